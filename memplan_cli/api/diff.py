@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.model_or_plan import (
-    is_plan_file,
-    plan_and_name,
-    reject_settings_of_plans,
-)
+from memplan_cli.api.model_or_plan import is_plan_file, plan_and_name, reject_settings_of_plans
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.process import process_or_obstacle

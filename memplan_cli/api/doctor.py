@@ -15,14 +15,15 @@ def doctor(file: ModelSource | None = None) -> Diagnosis:
     """Return the installed versions, usable providers and conflicts of wheels.
 
     Args:
-        file: A model that memplan wrote: what it was made for, and what of that is lost here.
+        file: A model that memplan wrote. The result then also has the versions and the processor that the
+            model was made for, and names those that differ here as problems.
 
     Raises:
-        ModelError: It cannot be read.
+        ModelError: The file cannot be read.
     """
     from memplan_cli.runtime.doctor import diagnose
 
     if file is None:
         return diagnose(None)
     with model_paths(file) as files:
-        return files.without_folder(diagnose(files.path))
+        return files.without_temporary_folder(diagnose(files.path))

@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.api.fit_needs import read_needs
-from memplan_cli.api.models.binding import bind, refuse_run
+from memplan_cli.api.models.binding import bind, require_runs
 from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
@@ -87,7 +87,7 @@ def fit(
         path = files.path
         settings = settings_of(path, settings, config, options)
         if provider is not None:
-            refuse_run(settings, "--confirm")
+            require_runs(settings, "--confirm")
         needs = _needs_of(path, settings, unknown, memory_bytes, of, progress)
         other_bytes = _overhead_bytes(overhead, needs)
         # A predicted process does not count the imports of Python, NumPy and the runtime: they are measured.
@@ -119,7 +119,7 @@ def fit(
             of="process" if needs.process else "tensors",
             warnings=needs.notes(None if confirmation else point),
         )
-        return files.without_folder(result)
+        return files.without_temporary_folder(result)
 
 
 def _needs_of(

@@ -87,25 +87,29 @@ class ModelNeeds:
         self.growth = Growth(self._compute)
 
     def at(self, value: int) -> Need | None:
-        """Return the need at a value of the dim; None if it cannot fit, for a reason of `_compute`.
+        """Return the need at a value of the dim, which is computed once and stored in ``known``.
 
-        The result is stored in ``known``.
+        None if the value cannot fit: some size exceeds 64 bits, or the model does not run with the value.
         """
-        if value not in self.known:
-            if self.progress:
-                self.progress(Detail(f"planning {self.dim}={value}"))
-            takes_run = self.observed_plans or (self.process and self.process.model_to_run)
-            # A run at a large value may take minutes, and more memory than the limit: such a need is
-            # extrapolated from those of small values, which are run.
-            self.known[value] = self.growth.need(value) if takes_run else self._compute(value)
+        if value in self.known:
+            return self.known[value]
+        if self.progress:
+            self.progress(Detail(f"planning {self.dim}={value}"))
+        if self.observed_plans or (self.process and self.process.model_to_run):
+            # Only runs tell the need. A run at a large value may take minutes, and more memory than the
+            # limit. So small values are run, and the needs of large ones are extrapolated from them.
+            self.known[value] = self.growth.need(value)
+        else:
+            self.known[value] = self._compute(value)
         return self.known[value]
 
     def _compute(self, value: int) -> Need | None:
         """Return the need at a value: of the plan, and of the process if that has to fit.
 
-        A need above the limit without the sizes that data decides is returned as it is, without a run.
-        None: the value does not fit, since a size exceeds 64 bits, or since the model does not run with it
-        (if a run failed, the reason is in ``observed_plans.failed``).
+        At first, sizes that depend on data count as 0. If the need exceeds the limit already, it is returned.
+        Otherwise a run observes these sizes, and the need is that of a plan with them.
+
+        None if some size exceeds 64 bits, or if the model does not run with the value.
         """
         dims = {self.dim: value}
         try:
@@ -115,7 +119,6 @@ class ModelNeeds:
             if self.observed_plans:
                 if need.weights + need.planned > self.limit:
                     return need
-                # Planned again, with the sizes that data decides, which were 0 so far.
                 need = _need_of_known_sizes(self.observed_plans.memory(dims))
         except ModelError:
             return None

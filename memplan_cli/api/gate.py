@@ -50,7 +50,7 @@ from memplan_cli.settings.keys import MODEL_RULES, known_key_hint
 from memplan_cli.settings.sources import file_layers, read_overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath, Request
@@ -223,7 +223,7 @@ def gate(
         raise ModelError("a model in memory has no name in a baseline", hint="give its path")
     with model_paths(model) as paths:
         verdicts = _judge_files(expanded((paths.path,)), call, request)
-        return Verdicts(paths.without_folder(verdicts))
+        return Verdicts(paths.without_temporary_folder(verdicts))
 
 
 def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -246,8 +246,8 @@ def _judge_files(
 ) -> tuple[Verdict, ...]:
     """Return the verdict on each model or plan file; write the baselines and the files of verdicts.
 
-    Rules come from the call and from the settings files of a model's folder. They name the baseline, which
-    has the model's earlier numbers.
+    First the rules of each folder are read, from the call and from its settings files. They name the file
+    of the baseline, whose entry for a model has its earlier numbers. Then each model is judged.
 
     Raises:
         MemplanError: as for `gate`; nothing was written.
@@ -262,12 +262,14 @@ def _judge_files(
         _Case(path, model_key(path, folders[path.parent].baseline), folders[path.parent])
         for path in paths
     )
-    _refuse_overwriting(call, paths, {case.folder_rules.baseline for case in cases})
-    earlier = _read_baselines(cases, call)
+    _refuse_overwriting(call, cases)
+    # By absolute path: two folders may name one baseline by different relative paths.
+    entries_by_baseline = _read_baselines(cases, call)
     verdicts = [
-        _judge_case(case, earlier[case.absolute_baseline], call, request) for case in cases
+        _judge_case(case, entries_by_baseline[case.absolute_baseline], call, request)
+        for case in cases
     ]
-    contents = _new_baselines(cases, verdicts, earlier)
+    contents = _new_baselines(cases, verdicts, entries_by_baseline)
     contents |= {
         file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.verdict_files
     }
@@ -296,10 +298,10 @@ def _new_baselines(
     }
 
 
-def _refuse_overwriting(
-    call: _Call, models: Sequence[Path], baselines: Collection[Path]
-) -> None:
+def _refuse_overwriting(call: _Call, cases: Sequence[_Case]) -> None:
     """Refuse to write over a model or a plan, or two results into one file."""
+    models = [case.model for case in cases]
+    baselines = {case.folder_rules.baseline for case in cases}
     targets = {file.option: file.path for file in call.verdict_files}
     refuse_targets(targets, (*models, *baselines))
     for path in sorted(baselines) if call.updates else ():
@@ -336,22 +338,23 @@ def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRul
 
 
 def _read_baselines(cases: tuple[_Case, ...], call: _Call) -> dict[Path, dict[str, Snapshot]]:
-    """Return the entries of each baseline, by its absolute path.
+    """Return the entries of each baseline, by its absolute path; none for a file that does not exist.
 
-    A baseline that does not exist has no entries, unless the call or a rule needs it.
+    A file that does not exist is an error if the call names it, or if a rule compares with it, except when
+    the call updates baselines.
 
     Raises:
-        MemplanError: a baseline that is needed is missing or wrong, or there are neither a baseline
-            nor rules for some models.
+        MemplanError: a baseline is wrong, or missing and needed, or there are neither a baseline nor
+            rules for some models.
     """
     entries_by_path: dict[Path, dict[str, Snapshot]] = {}
     for absolute_path in dict.fromkeys(case.absolute_baseline for case in cases):
         own_cases = [case for case in cases if case.absolute_baseline == absolute_path]
         path = own_cases[0].folder_rules.baseline  # the same file, as the user named it
-        is_needed = call.baseline or any(
+        is_compared = any(
             case.folder_rules.book.rules_for(case.key).needs_baseline for case in own_cases
         )
-        must_exist = is_needed and not call.updates
+        must_exist = (call.baseline or is_compared) and not call.updates
         entries = read_baseline(path) if must_exist or path.exists() else {}
         entries_by_path[absolute_path] = entries
         if not entries and not call.updates:
@@ -397,15 +400,14 @@ def _judge_case(
     snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
-    if not call.updates:
-        return judge(snapshot, earlier, rules)
-    if not worth_recording(snapshot, earlier, rules):
-        # With a ratchet, larger numbers replace no entry: the model fails for them.
+    # With a ratchet, larger numbers replace no entry: the model fails because of them.
+    if not call.updates or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
     for name in snapshot.checked:
         metric_value(snapshot, name)  # raises if a metric to record is unknown
     # The new numbers replace the entry, however much they grew: only the limit of the model is judged.
     verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
+    # Listed are the metrics with a limit, and those that later checks will compare with the new entry.
     checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
     difference = compare(earlier, snapshot) if earlier is not None else None
     # A model above its limit is not recorded.
@@ -423,11 +425,10 @@ def take_snapshot(
     *,
     is_recorded: bool = False,
 ) -> Snapshot:
-    """Return the numbers of a model or plan file, with all checked metrics.
+    """Return the numbers of a model or plan file, and the names of the metrics to check.
 
-    The memory of the model's process is predicted only if the snapshot is recorded or compared with
-    ``earlier``, or if a metric of the process is checked, because the prediction takes a session. If the
-    prediction fails, the snapshot has the reason instead.
+    The memory of the model's process is left out if it is neither checked, nor recorded, nor compared with
+    ``earlier``: its prediction takes a session. If it cannot be predicted, the snapshot has the reason.
 
     Args:
         path: the file.
@@ -441,13 +442,11 @@ def take_snapshot(
     Raises:
         MemplanError: the file or a setting is wrong.
     """
-    metrics = rules.metrics or DEFAULT_METRICS
-    is_checked = any(name.startswith("process.") for name in metrics)
-    needs_process = is_recorded or earlier is not None or is_checked
+    wanted = rules.metrics or DEFAULT_METRICS
+    is_process_wanted = any(name.startswith("process.") for name in wanted)
     process, obstacle = None, ""
-    if needs_process and not is_plan_file(path):
-        settings = request.load(path)
-        process, obstacle = process_or_obstacle(path, settings, plan)
+    if (is_process_wanted or is_recorded or earlier is not None) and not is_plan_file(path):
+        process, obstacle = process_or_obstacle(path, request.load(path), plan)
     # Recorded and shown, since a forgotten settings file is a usual reason for other numbers.
     settings_files = tuple(
         os.path.relpath(layer.source)
@@ -455,26 +454,25 @@ def take_snapshot(
         if layer.values  # not empty
     )
     snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
+    # Without metrics in the rules, these are those of ``earlier``, or the default ones that are known.
     checked = known_metrics(snapshot, rules, earlier)
-    return replace(
-        snapshot,
-        metrics={**snapshot.metrics, **_predicted_metrics(path, checked, request)},
-        checked=checked,
-        process_obstacle=obstacle,
-    )
+    predicted = _predicted_metrics(path, checked, request)
+    metrics = {**snapshot.metrics, **predicted}
+    return replace(snapshot, metrics=metrics, checked=checked, process_obstacle=obstacle)
 
 
 def _predicted_metrics(
-    path: Path, names: Sequence[str], request: Request
+    path: Path, checked: Sequence[str], request: Request
 ) -> Mapping[str, int]:
-    """Return those of some metrics that are predicted for the planned model of a model file.
+    """Return the values of the checked metrics ``predicted.*``: the peaks of a model file once it is planned.
 
-    A metric without a value is left out.
+    Empty for a plan file, which contains its prediction. A metric without a value is left out.
 
     Raises:
         MemplanError: the model does not load.
     """
-    if is_plan_file(path) or not any(name.startswith("predicted.") for name in names):
+    names = [name for name in checked if name.startswith("predicted.")]
+    if not names or is_plan_file(path):
         return {}
     report = plan_with_prediction(path, request.load(path)).report
     return {name: size for name, size in metrics_of(report).items() if name in names}

@@ -130,7 +130,7 @@ def optimize(
         else:
             result = _optimize_file(file, settings, targets, check, progress, profiles)
         # A model in memory is read from a temporary folder, which the texts of the result must not name.
-        return files.without_folder(result)
+        return files.without_temporary_folder(result)
 
 
 def _optimize_file(
@@ -182,7 +182,8 @@ def _write_first_candidate(request: OptimizeRequest) -> Optimized:
 def _write_best_candidate(request: OptimizeRequest, check: Check) -> Optimized:
     """Plan candidates while the original runs in the background; write the best of them.
 
-    For a provider, a second round of candidates follows if ONNX Runtime cannot run those of the first.
+    For a provider, a second round of candidates follows if ONNX Runtime cannot run those of the first. If no
+    candidate passes the comparison with the original, plainer settings are tried.
 
     Raises:
         SizesRefusedError: the original does not run at sizes that were assumed.
@@ -198,15 +199,16 @@ def _write_best_candidate(request: OptimizeRequest, check: Check) -> Optimized:
                 result = _write_best_of(rounds.first_round(), request, baseline)
                 if candidates := rounds.second_round(result):
                     result = _write_best_of(candidates, request, baseline)
-        return _write_plainer(result, request, baseline)
+        return _retry_with_plainer_settings(result, request, baseline)
 
 
-def _write_plainer(
+def _retry_with_plainer_settings(
     result: Optimized, request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
-    """Plan and write a model with `plainer_settings`, until the last result is not `_may_pass_if_plainer`.
+    """Plan and write a model with fewer changes, if the model of a result failed the comparison.
 
-    If a model is written, the result is that one, else the given ``result``.
+    The `plainer_settings` are tried in turn, until a model is written or no plainer one may pass. Without a
+    written model, the given ``result`` is returned.
     """
     failed: list[Plan] = []
     last = result
@@ -221,16 +223,16 @@ def _write_plainer(
 
 
 def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
-    """Return whether a plainer model may pass the comparison that the model of a result failed.
+    """Return whether a model with fewer changes may pass the comparison that the model of a result failed.
 
-    That is so if its outputs differ. If a model does not even run, and the settings asked for a ``target``,
-    the plainer ones, which are portable, may run.
+    With fewer changes, outputs may become equal. A model for a ``target`` that does not even run may do so
+    as a portable one.
     """
     verdict = result.plan.report.validation
-    # A model over the budget has no verdict: it was not run.
-    if result.model is not None or verdict is None:
+    if verdict is None:  # the model was not run, because it is over the budget
         return False
-    return verdict.has_other_outputs or target != "portable"
+    has_failed = result.model is None
+    return has_failed and (verdict.has_other_outputs or target != "portable")
 
 
 def _write_best_of(
@@ -244,9 +246,9 @@ def _write_best_of(
     The best is the first whose outputs are the original's: those after it are not run. If the check
     asks to search by measuring, all are run, and the best is the one of lowest `candidate_cost`.
 
-    Candidates over the budget are not run (`may_be_written`). If none is left, or none has the original's
-    outputs, nothing is written, and the result has the plan of the first that was left out. The report of a
-    written model names all plans that were rejected, ``rejected_before`` this call and in it.
+    Candidates over the budget are not run (`may_be_written`). If no candidate is left, or none has the
+    original's outputs, nothing is written, and the result has the plan of the first candidate. The report of
+    a written model names the rejected plans, those of earlier calls (``rejected_before``) included.
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
@@ -270,8 +272,9 @@ def _write_best_of(
     request.progress("writing")
     best = min(verified, key=lambda candidate: candidate_cost(candidate.plan))
     plan = with_rejected(best.plan, (*rejected_before, *rejected))
+    plan = with_all_slower_reported(plan)  # times of runs were measured in this search
     with rewritten_files(best) as files:
-        return publish(files, with_all_slower_reported(plan))
+        return publish(files, plan)
 
 
 def _refuse_combined(

@@ -59,6 +59,7 @@ def accepts_option_names(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        """Return a function that calls the given one with keywords turned into its arguments."""
         declared = signature(function)
         parameters = declared.parameters
 
@@ -66,19 +67,21 @@ def accepts_option_names(
             """Return the arguments that a keyword stands for, by the first rule that applies."""
             if keyword in parameters:
                 return {keyword: value}
-            if keyword in flags:
+            if keyword in flags:  # update_baseline=True is mode="update-baseline"
                 return flags[keyword] if value else {}
             if "check" in parameters and keyword in (*_CHECK_OPTIONS, *check_options):
                 return {"check": {keyword: value}}
             if "rules" in parameters and keyword in MODEL_RULES:
                 return {"rules": {keyword: value}}
-            renamed = _RENAMED.get(keyword)
-            if renamed in parameters or renamed in READERS:
-                return {str(renamed): value}
-            return {keyword: value}  # a setting; other names are refused with the settings
+            name = _RENAMED.get(keyword, keyword)  # dim={"n": 2} is dims={"n": 2}
+            is_setting = name in READERS
+            if is_setting or name in parameters:
+                return {name: value}
+            return {keyword: value}  # unknown: an error when the function reads its settings
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:
+            """Call the function with positional arguments as they are, and with the keywords' arguments."""
             arguments: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
                 for name, argument in arguments_of(keyword, value).items():

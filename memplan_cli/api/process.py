@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 def settings_of_run(path: Path, settings: Settings, plan: Plan | None = None) -> Settings:
     """Return the sizes and inputs of a run of a model, with a number for every dim.
 
-    Dims that the settings leave open get the numbers that were assumed for the model's ``plan``.
-    Without a plan, and with bounds, whose dims have no number in a plan, the model may be run to find
-    numbers.
+    Dims that the settings leave open get the numbers that were assumed for the model's ``plan``. Without a
+    plan, or if the settings have bounds, whose dims have no number in a plan, the model may be run to
+    find numbers.
     """
     sizes = sizes_and_inputs_only(settings)
     if plan is not None and not settings.bounds:
@@ -128,11 +128,11 @@ def plan_with_prediction(
 
 
 def _low_prediction_warning(path: Path, facts: RuntimeSummary) -> tuple[str, ...]:
-    """Return a warning if nodes of a model make more bytes of filters at load than a prediction may be off.
+    """Return a warning if ConstantOfShape nodes make large convolution filters, which predictions count too low.
 
-    Loading holds such filters once as they are made and again as they are fused with a BatchNormalization,
-    besides the reordered ones that runs read. Only the last are predicted. Networks with filters above the
-    margin of predictions took up to half more than predicted (measured); those below were within it.
+    While ONNX Runtime loads the model, it holds three copies of such a filter: as the node makes it, as fused
+    with a BatchNormalization, and as reordered for runs. Only the reordered copy is predicted. The processes
+    of networks with filters above the margin of predictions were up to half larger than predicted (measured).
     """
     from memplan_cli.onnx_io.weights.stored import filled_filter_bytes
     from memplan_cli.runtime.profile.record import PROFILE

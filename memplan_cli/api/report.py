@@ -94,7 +94,7 @@ def plan(
     with model_paths(model) as files:
         settings = settings_of(files.path, settings, config, options)
         planned = plan_model(read_model(files.path), settings, progress, allocate)
-        return NotebookPlan.of(files.without_folder(planned.plan))
+        return NotebookPlan.of(files.without_temporary_folder(planned.plan))
 
 
 @accepts_option_names(settings=_SETTINGS, dry_run={"extras": ("dry-run",)})
@@ -156,7 +156,7 @@ def report(
 
             result = with_dry_run(result, files.path, settings, progress)
         # Without the temporary folder of a model in memory, which messages may name.
-        return NotebookPlan.of(files.without_folder(result))
+        return NotebookPlan.of(files.without_temporary_folder(result))
 
 
 def _stored_plan(path: Path) -> Plan:

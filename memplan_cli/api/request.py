@@ -96,7 +96,6 @@ def settings_of(
     if settings is not None:
         name = next(iter(options), "config")
         raise SettingsError(
-            f"settings are given as an object and as {name}=",
-            hint="give one of them",
+            f"settings are given as an object and as {name}=", hint="give one of them"
         )
     return request_of(config, options).load(model)

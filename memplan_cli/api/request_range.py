@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.models.binding import (
     assumption_notes,
     binding_of,
-    refuse_run,
+    require_runs,
     sizes_and_inputs_only,
 )
 from memplan_cli.api.models.model_file import bind_all_dims, read_model
@@ -84,7 +84,7 @@ def range_settings(
         )
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     else:
-        refuse_run(settings, "--measure")  # an error if the settings forbid runs
+        require_runs(settings, "--measure")
         service, notes = service_that_runs(Path(model), settings, timeout, required)
         serving = measured_settings(service)
     notes = (*notes, *sampling_notes(serving))
@@ -119,9 +119,9 @@ def service_of(
 ) -> tuple[Service, tuple[str, ...]]:
     """Return a model with the sizes of its requests, and notes on dims that were assumed.
 
-    The settings give bounds of the dims of requests, and numbers of other dims. Dims with neither get
-    assumed numbers, with which the model runs at the largest request. Settings of the plan have no effect.
-    ``required`` are runtime options that must not change; None: those recorded in the file.
+    The settings give the lowest and the highest number of each dim of requests, and numbers of other dims.
+    Dims with neither get assumed numbers, with which the model runs at the largest request. ``required`` are
+    runtime options that must not change; None: those recorded in the file.
 
     Raises:
         SettingsError: there are no bounds, or bounds of a dim that has a number or is not in the model.
@@ -133,10 +133,10 @@ def service_of(
     _refuse_wrong_bounds(file, settings)
     if required is None:
         required = _recorded_settings(file)
-    # The dims of requests are bound too, to their upper bounds: assumed numbers must suit them.
+    # Dims of requests get their highest numbers here, so that the assumed numbers suit the largest request.
     size_settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
-    bound_settings = bind_all_dims(file, size_settings)
-    largest = binding_of(bound_settings)
+    settings_of_largest = bind_all_dims(file, size_settings)
+    largest = binding_of(settings_of_largest)
     other_dims = {name: value for name, value in largest.dims.items() if name not in bounds}
     assumed = largest.assumed - bounds.keys()
     service = Service(
@@ -146,7 +146,7 @@ def service_of(
         timeout=timeout,
         base=required,
     )
-    return service, assumption_notes(bound_settings)
+    return service, assumption_notes(settings_of_largest)
 
 
 def service_that_runs(
@@ -155,7 +155,9 @@ def service_that_runs(
     timeout: float = DEFAULT_TIMEOUT,
     required: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
-    """Return the same as `service_of`, with only sizes at which the model runs; it is run for that.
+    """Return a model with the sizes of its requests at which it runs, and notes on dims and sizes.
+
+    The arguments are those of `service_of`. The model is run to find the sizes.
 
     Raises:
         SettingsError: as for `service_of`.

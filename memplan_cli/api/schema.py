@@ -128,7 +128,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_of(name: str) -> Json:
-    """Return a JSON schema, its keys in the order of the class.
+    """Return the JSON schema of a file or a result, as of the classes that are written to it.
 
     Raises:
         SettingsError: the name is none of `SCHEMA_NAMES`.
@@ -138,13 +138,13 @@ def schema_of(name: str) -> Json:
             f"{name!r} is not a schema: the schemas are {', '.join(SCHEMA_NAMES)}"
         )
     document = _DOCUMENTS[name]
-    if document is None:
+    if document is None:  # the settings file, which has no class
         return settings_schema()
     return document_schema(
         f"memplan.{name}/1",
         document.title,
         tuple(map(_import_class, document.classes)),
-        FILE_KEYS if document.is_read else RESULT_KEYS,
+        FILE_KEYS if document.is_read else RESULT_KEYS,  # whether unknown keys are errors
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.api.models.binding import (
     assumption_notes,
     binding_of,
-    refuse_run,
+    require_runs,
     sizes_and_inputs_only,
 )
 from memplan_cli.api.models.model_file import bind_all_dims, read_model
@@ -74,7 +74,7 @@ def settings(
     with model_paths(model) as files:
         given = settings_of(files.path, given, config, options)
         if check is not None:
-            refuse_run(given, "--measure")  # checks run the model, which ``given`` may forbid
+            require_runs(given, "--measure")
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
@@ -98,7 +98,7 @@ def settings(
         if assumed:
             hint = f"{bounds_options(assumed)} finds those for a range"
             notes = (*notes, f"these settings are for one size of requests; {hint}")
-        return files.without_folder(replace(choice, notes=notes))
+        return files.without_temporary_folder(replace(choice, notes=notes))
 
 
 def _predicted_choice(
@@ -156,13 +156,10 @@ def _confirmed_choice(
 ) -> SettingsChoice:
     """Return the settings with the least predicted memory that a run of the model confirms.
 
-    The model is run under its usual settings. Then `choose_settings` runs it under the best predicted
-    ones, and under the next ones until the outputs are equal and runs are not far slower, or, if ``check``
-    asks for that, searches by measuring.
-
-    ``fixed`` are the settings in the metadata of a file whose graph must run as it is: without graph
-    optimization, in the order of the file. If ``fixed`` is None, the usual settings are ONNX Runtime's
-    defaults.
+    First the model is run under its usual settings: those in the file's metadata if its graph must run as
+    it is (``fixed``), else ONNX Runtime's defaults. Then it is run under the best predicted settings, and
+    under the next ones until outputs are equal and runs are not far slower. If ``check`` asks for it, the
+    settings are searched by measuring instead.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -175,21 +172,20 @@ def _confirmed_choice(
     from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
     from memplan_cli.runtime.verification.verify import choose_settings
 
-    binding = binding_of(bound_settings)
-    usual_settings = (
-        settings_as_recorded(RUN_AS_WRITTEN, fixed.settings) if fixed else DEFAULTS
-    )
-    # For the run no dim counts as assumed: it would get a second input set, of other sizes. For the search
-    # they do: it switches the memory pattern off, because later requests may have other sizes.
+    path, binding = file.path, binding_of(bound_settings)
+    usual = DEFAULTS if fixed is None else settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
+    # Assumed dims would get the run a second input set, of other sizes.
     one_size = replace(binding, assumed=frozenset())
-    with BaselineRun(file.path, file.model, check, one_size, usual_settings) as run:
+    with BaselineRun(path, file.model, check, one_size, usual) as run:
+        # For assumed dims, the search switches the memory pattern off: later requests may have other sizes.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
-            program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program
-            model = WrittenModel(file.path, program)
-        else:  # the graph may have operators of which only ONNX Runtime knows the shapes
-            program = offline_program(file.path, binding.dims, baseline.provider)
+            program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program
+            model = WrittenModel(path, program)
+        else:
+            # A graph that ONNX Runtime optimized may have operators whose shapes only ONNX Runtime knows.
+            program = offline_program(path, binding.dims, baseline.provider)
             model = WrittenModel(
-                file.path, program, optimized_offline=True, unoptimized_settings=usual_settings
+                path, program, optimized_offline=True, unoptimized_settings=usual
             )
         return choose_settings(baseline, read_baseline_graph(baseline), model, progress)

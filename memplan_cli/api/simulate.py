@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.models.binding import assumption_notes, refuse_run, sizes_and_inputs_only
+from memplan_cli.api.models.binding import (
+    assumption_notes,
+    require_runs,
+    sizes_and_inputs_only,
+)
 from memplan_cli.api.models.model_file import plan_resolved, read_model
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import RUN_SETTINGS, accepts_option_names
@@ -65,7 +69,7 @@ def simulate(
         loaded, bound_settings = resolved.loaded, resolved.settings
         executed = ExecutedGraph(loaded.program, bound_settings.dims)
         if needs_observation(executed):
-            refuse_run(settings, "simulating what data decides")
+            require_runs(settings, "simulating what data decides")
             binding = Binding(bound_settings.dims, bound_settings.inputs.feeds or {})
             # The run is made for its sizes only, which are the same on every provider.
             conditions = RunConditions(resolve_provider("auto"), binding, timeout)
@@ -74,7 +78,7 @@ def simulate(
         simulations = tuple(simulate_allocator(executed, name) for name in names)
         planned = plan_resolved(file, resolved).plan.report.memory.planned
         notes = (*loaded.warnings, *assumption_notes(bound_settings))
-        return files.without_folder(AllocatorComparison(planned, simulations, notes))
+        return files.without_temporary_folder(AllocatorComparison(planned, simulations, notes))
 
 
 def _known_allocators(names: Sequence[str] | str | None) -> tuple[str, ...]:

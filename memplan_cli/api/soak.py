@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.models.binding import refuse_run
+from memplan_cli.api.models.binding import require_runs
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import RUN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
@@ -61,7 +61,7 @@ def soak(
     progress = progress or silent
     with model_paths(model) as files:
         settings = settings_of(files.path, settings, config, options)
-        refuse_run(settings, "soak")
+        require_runs(settings, "soak")
         progress("choosing settings")
         service, notes = service_that_runs(files.path, settings, timeout)
         serving = measured_settings(service)
@@ -87,4 +87,4 @@ def soak(
             runs=runs,
             notes=(*notes, *sampling_notes(serving), *fewer_requests),
         )
-        return files.without_folder(result)
+        return files.without_temporary_folder(result)

@@ -105,7 +105,7 @@ def train_step(
         result = WrittenStep(str(target), step, report.memory, report.symbolic, recompute)
         if not result.missed:
             _write_step(step, forward, source.parent, target, state_file)
-        return files.without_folder(result)
+        return files.without_temporary_folder(result)
 
 
 def _write_step(
@@ -120,7 +120,8 @@ def _write_step(
         target: The file of the training step.
         state_file: The file for the first value of each ``in.*``, or None.
     """
-    written_step = checked(step.model, lambda: forward)
+    # Raises if the step breaks a rule of ONNX that the forward model keeps.
+    written_step = checked(step.model, source=lambda: forward)
     contents: dict[Path, Content] = {
         target: written_step.SerializeToString(deterministic=True)
     }
@@ -129,7 +130,7 @@ def _write_step(
     with NewWeights(target) as weights:
         weights.copy(locations(external_tensors(step.model)), folder)
         write_files(contents)
-        weights.keep()
+        weights.keep()  # without this call, the end of the block removes the copies
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:

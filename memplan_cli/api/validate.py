@@ -85,14 +85,14 @@ def validate(
             reasons = tuple(f"plan: {text}" for text in comparison.disagreements)
             provider = PROVIDERS.get(check.provider, CPU)
             verdict = Validation(status="failed", provider=provider, notes=reasons)
-            return files.without_folder(Proof(verdict))
+            return files.without_temporary_folder(Proof(verdict))
         check = replace(check, reference=recorded_reference(file.model))
         proof = _run_both(source, file, plan, check, extras, inputs_of(inputs or ()))
         if comparison is not None:
             verdict = proof.validation
             verdict = replace(verdict, notes=(*verdict.notes, comparison.summary()))
             proof = replace(proof, validation=verdict)
-        return files.without_folder(proof)
+        return files.without_temporary_folder(proof)
 
 
 def _refuse_same_file(written: Path, original: Path) -> None:
@@ -258,10 +258,10 @@ def _measured(
 
 
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
-    """Return the dims that a plan was made for, with inputs that have these sizes.
+    """Return the inputs and the numbers of dims with which a written model and its original are run.
 
-    Dims with bounds get numbers within them. Without a plan, dims that the inputs do not bind get assumed
-    numbers.
+    The numbers are those that the plan was made for; dims with bounds get numbers within them. Without a
+    plan, dims get the numbers of the given inputs, or assumed ones.
 
     Raises:
         PlanError: the plan does not contain its sizes, or its bounds are not valid.
@@ -275,9 +275,10 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # Dims that are numbers in the written model, as chunks need them, are free in the original.
-        planned = planned_dims(plan)
-        binding = binding.at({name: planned[name] for name in planned.keys() - binding.dims})
+        # A model in chunks has numbers in place of some dims, which ``binding`` lacks. The original, which
+        # is run too, has these dims.
+        dims = planned_dims(plan).items()
+        binding = binding.at({name: n for name, n in dims if name not in binding.dims})
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
         if not inputs.given:  # the inputs are not to blame

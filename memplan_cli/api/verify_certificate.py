@@ -43,7 +43,7 @@ def verify_certificate(
         certificate = read_certificate(Path(certificate_file))
         plan = read_plan(plan_path)
         certified = verify(certificate, plan, certified_model(load_model(path), plan, path))
-        return files.without_folder(certified)
+        return files.without_temporary_folder(certified)
 
 
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:

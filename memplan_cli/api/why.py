@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.api.model_or_plan import (
-    is_plan_file,
-    plan_and_name,
-    reject_settings_of_plans,
-)
+from memplan_cli.api.model_or_plan import is_plan_file, plan_and_name, reject_settings_of_plans
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import (
@@ -65,8 +61,7 @@ def why(
     if of == "process":
         if tensor is not None:
             raise SettingsError(
-                "--tensor and --process cannot be combined",
-                hint="remove one of them",
+                "--tensor and --process cannot be combined", hint="remove one of them"
             )
         if unused := setting_without_effect(options, RUN_SETTINGS):
             raise SettingsError(
@@ -80,7 +75,9 @@ def why(
             )
         with model_paths(model) as files:
             breakdown = _process_breakdown(files.path, request)
-            return files.without_folder(breakdown)  # that of a model in memory is temporary
+            return files.without_temporary_folder(
+                breakdown
+            )  # that of a model in memory is temporary
     plan, _ = plan_and_name(model, request)
     return why_peak(plan) if tensor is None else why_tensor(plan, tensor)
 

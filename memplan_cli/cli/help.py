@@ -116,8 +116,8 @@ def long_name(option: click.Parameter) -> str:
 def write_table(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
     """Write names and texts in two columns, which stand at the same place in all sections of a help.
 
-    The text of a name that is longer than its column begins on the next line. On a narrow terminal that
-    column has two characters, so that each text does.
+    The text begins on the next line if the name is longer than the column of names. On a narrow terminal this
+    column has two characters, so that every text begins on a line of its own.
     """
     indent = " " * formatter.current_indent
     name_column = _NAME_COLUMN if formatter.width >= _NARROW else 2

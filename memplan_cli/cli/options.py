@@ -187,8 +187,8 @@ def invocation(
         written=str(written or ""),
         repeated_options=options_of,
         debug=output.debug,
-        # A plan that was read, also from standard input, names the file of its model.
-        has_model_file=options_of is None or not output.stdin_folder,
+        # A model from standard input lies in ``stdin_folder`` alone. A finished plan names its model's file.
+        has_model_file=not output.stdin_folder or options_of is None,
     )
 
 

@@ -204,8 +204,11 @@ def _path(arguments: Mapping[str, Any], name: str, root: Path) -> Path | None:
 def _arguments(mark: pytest.Mark) -> dict[str, Any]:
     """Return the arguments of a mark by keyword, without those that are None.
 
+    ``limit`` is the most bytes of the metric named by ``metric``, ``process`` the most bytes of the process.
+
     Raises:
-        SettingsError: a keyword is unknown or given twice, or there is no limit.
+        SettingsError: a keyword is unknown or given twice; ``limit`` and ``process`` are missing, or ``metric``
+            is there without ``limit``.
     """
     from memplan_cli.core.selection import nearest
 

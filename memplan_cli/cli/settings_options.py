@@ -319,9 +319,9 @@ def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
 
 
 def unknown_dim(command: Command) -> Command:
-    """Allow one ``--dim NAME=?``; the argument is the name, ``unknown``: empty if there is none.
+    """Allow one ``--dim NAME=?``; the command gets NAME as its argument ``unknown``, empty without this option.
 
-    The command raises a SettingsError if several names are given, if the name is empty, or if it has a
+    The command raises a SettingsError if there are several names, if the name is empty, or if the dim has a
     number too.
     """
 

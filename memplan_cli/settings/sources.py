@@ -102,17 +102,15 @@ def option_name(key: str) -> str:
 def _refuse_unknown_key(key: str, value: object) -> None:
     """Raise a SettingsError if a key is neither that of a setting nor that of a table of settings.
 
-    A key with a whole number that is like no setting is taken for the name of a dim.
+    The hint is a similar key of a setting. A key with a whole number may also be the name of a dim.
     """
     if any(known == key or known.startswith(f"{key}.") for known in READERS):
         return
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    candidates = [name for name in (*READERS, "inputs") if "." not in name]
-    if not is_number:  # no key of the gate is a number without a unit
-        candidates += [
-            name.removeprefix("gate.") for name in READERS if name.startswith("gate.")
-        ]
-    hint = known_key_hint(key, candidates)
+    names = [name for name in (*READERS, "inputs") if "." not in name]
+    if not is_number:  # rules of ``memplan gate`` are texts such as 5% and 2GiB, or booleans
+        names += [name.removeprefix("gate.") for name in READERS if name.startswith("gate.")]
+    hint = known_key_hint(key, names)
     if is_number and not hint.startswith("did you mean"):
         hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
     raise SettingsError(f"there is no option {key!r}", hint=hint)

@@ -64,6 +64,14 @@ def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> No
     assert "batch" in error.value.hint
 
 
+def test_dims_that_shapes_name_are_listed_in_the_order_of_their_names() -> None:
+    model = parse("g (float[n,m,k,l] x) => (float[n,m,k,l] y) { y = Exp (x) }")
+    with pytest.raises(SettingsError) as error:
+        fit(model, 1 << 20, "", shapes={"x": ("d", "b", "c", "a")})
+    options = "--dim 'a=?' or --dim 'b=?' or --dim 'c=?' or --dim 'd=?'"
+    assert error.value.hint.startswith(f"the model allows {options}")
+
+
 DECIDED_BY_DATA = """g (float[batch,seq] x) => (y) {
         z = NonZero (x)
         f = Cast <to = 1> (z)

@@ -40,6 +40,19 @@ def test_a_budget_needs_no_baseline() -> None:
     assert "the limit is 1.00 KiB" in failed.stdout
 
 
+def test_the_process_is_that_of_the_model_as_it_is_also_beside_a_predicted_peak() -> None:
+    """Only the metrics ``predicted.*`` are those of the planned model."""
+
+    def process(*metrics: str) -> object:
+        words = (word for metric in metrics for word in ("--metric", metric))
+        result = memplan(
+            "gate", "m/a.onnx", "--max-memory", "1GiB", *words, "--format", "json"
+        )
+        return json.loads(result.stdout)["models"][0]["metrics"]["process.total"]
+
+    assert process("process.total", "predicted.steady_peak") == process("process.total")
+
+
 def test_an_unknown_number_comes_with_the_sizes_and_the_node_that_fails(folder: Path) -> None:
     text = """g (float[n,4] x) => (y) <float[3,4] t = {1,2,3,4,5,6,7,8,9,10,11,12}> {
         e = Exp(x) [the_sum] a = Add(e, t) f = Neg(a) y = Neg(f) }"""

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
-    """Return the bound settings of a model.
+    """Read the inputs given for a model; return settings with the dims and shapes that follow from them.
 
-    Settings that are bound already, those whose ``inputs.feeds`` is not None, are checked and
-    returned unchanged.
+    In the result, ``dims`` has a number for each dim of a given shape or input, and ``inputs.feeds`` has
+    the shapes and data to run with. Settings that have ``inputs.feeds`` already are returned unchanged.
 
     Raises:
         SettingsError: an input is not one of the model's, or does not fit it; a dim is unknown; or
@@ -42,13 +42,13 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     """
     from memplan_cli.onnx_io.interface import reject_unknown_dims
 
-    # Bounds are checked in bound settings too: profiles add them after binding.
+    # Checked in every call: settings may get bounds after they were bound.
     reject_unknown_dims(model, (*settings.dims, *settings.bounds), settings.shapes.values())
     _reject_unknown_values(model, settings.shapes)
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
-    # Without inputs and shapes, the steps below change no more than this, but load NumPy and onnx.
+    # A shortcut: the steps below would return the same, but load NumPy and onnx.
     if not inputs.given and not settings.shapes:
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.interface import fed_inputs
@@ -195,10 +195,9 @@ def assumption_notes(settings: Settings) -> tuple[str, ...]:
     return tuple(assumed_lines({name: binding.dims[name] for name in assumed}))
 
 
-def refuse_run(settings: Settings, what: str) -> None:
-    """Refuse an option or command (``what``) that runs the model, if settings forbid runs."""
+def require_runs(settings: Settings, what: str) -> None:
+    """Raise a SettingsError if settings forbid runs; ``what`` names the option or command that needs runs."""
     if not settings.run:
         raise SettingsError(
-            f"{what} runs the model, and --no-run forbids it",
-            hint="remove one of them",
+            f"{what} runs the model, and --no-run forbids it", hint="remove one of them"
         )

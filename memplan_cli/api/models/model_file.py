@@ -104,9 +104,10 @@ def plan_model(
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
 ) -> PlannedProgram:
-    """Plan a model. The result includes the bound settings, which runs of the model must use.
+    """Plan a model. Its inputs are read, and dims without a number get one, for which the model may be run.
 
-    The settings need not be bound. ``allocate`` packs the arenas in place of memplan's search.
+    The settings of the result have these inputs and numbers; runs of the planned model must use them.
+    ``allocate`` packs the arenas in place of memplan's search.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 

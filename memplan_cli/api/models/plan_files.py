@@ -143,11 +143,11 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 
 
 def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
-    """Return what the checker compares a plan and the written ``model`` with, mostly from the original's file.
+    """Return what the checker compares a plan and the written ``model`` with: facts of the ``original`` file.
 
-    The graph, whose nodes the written model must have in another order, is None if the written model has other
-    nodes: ONNX Runtime optimized its graph, or caches were rewritten to buffers. ``free_inputs`` are those that
-    the report of the plan must list, ``dims`` are the names that its dims may have.
+    The graph is None if ``model`` has other nodes than the original, and not only another order of them: ONNX
+    Runtime optimized the graph, or caches were rewritten to buffers. With buffers, the inputs and some names
+    of dims are those of ``model``.
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
@@ -155,18 +155,19 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
     from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_offline, metadata_of
 
-    source, shapes = load_model(original), planned_shapes(plan)
+    source = load_model(original)
     # A graph that ONNX Runtime optimized can be an original itself; then the written one is a reordering of it.
     was_optimized = is_offline(model) and not is_offline(source)
-    # Buffers of caches are inputs that the original lacks. The report lists the inputs of the written model.
+    # Buffers of caches are inputs that the original lacks, with dims of their own.
     has_buffers = has_caches(model)
+    # The user may have named dims of the original's inputs by shapes.
+    dims = known_dims(source, planned_shapes(plan).values())
     return OriginalModel(
         graph=None if was_optimized or has_buffers else source.graph,
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
         free_inputs=open_inputs(model if has_buffers else source),
-        # Names in ``shapes`` are dims of the original's inputs; buffers have dims that only ``model`` has.
-        dims=known_dims(source, shapes.values()) | known_dims(model, ()),
+        dims=dims | known_dims(model, shapes=()),
         outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),
         was_optimized=was_optimized,

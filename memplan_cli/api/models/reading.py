@@ -25,10 +25,10 @@ def read_observed(
 ) -> Loaded:
     """Return a model read again with the types and shapes that were observed in one run.
 
-    Inference begins with the observed shapes. Tensors for which it still finds none get the observed ones,
-    and those in blocks that the run did not enter count as empty. Warnings name the empty tensors, and
-    those whose sizes come from the run. ``seen`` of the result are the results that had no size in
-    ``inferred``, and inputs that had no rank.
+    Shape inference starts from the observed shapes. It drops some, such as those of values that grow in a
+    loop, and the tensors get them again afterwards. Results in subgraphs that the run did not enter count as
+    empty. Warnings name these, and the results whose sizes come from the run alone; the latter are
+    ``seen`` of the result, with the inputs that have no rank in ``inferred``.
 
     Args:
         source: the model.
@@ -39,10 +39,8 @@ def read_observed(
         inputs: describes the run's inputs, for the warning.
     """
     # Numbers for the symbols that inference made up, such as the count of a NonZero.
-    observed_dims = _observed_symbols(inferred, observed)
-    bindings_of_run = replace(
-        bindings, dims={**observed_dims, **bindings.dims}, known=observed
-    )
+    dims = {**_observed_symbols(inferred, observed), **bindings.dims}
+    bindings_of_run = replace(bindings, dims=dims, known=observed)
     loaded = read_checked(source, bindings_of_run)
     program = _with_missing_shapes(loaded.program, observed)
     unresolved = unresolved_results(inferred, bindings.dims)
@@ -61,7 +59,10 @@ def read_observed(
 def _warning_of_learned(
     unresolved: Sequence[VarId], program: Program, inputs: str
 ) -> tuple[str, ...]:
-    """Return a warning with the unresolved results that have a size in a program read with a run's shapes."""
+    """Return a warning that names the results whose sizes come from one run; empty if there are none.
+
+    ``unresolved`` had no size before the run. ``program`` was read with the shapes of the run.
+    """
     still_missing = set(missing_sizes(program))
     learned = [var for var in unresolved if var not in still_missing]
     if not learned:

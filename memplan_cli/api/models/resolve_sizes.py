@@ -8,6 +8,7 @@ The same run observes the sizes that no inference knows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -82,7 +83,7 @@ def resolve_sizes(source: LazyModel, path: Path, settings: Settings) -> Resolved
     search = _SizeSearch.of(source, path, settings)
     assumed = search.settings.inputs.assumed  # None: nothing was assumed yet
     needs_numbers = assumed is None and bool(search.dims.free)
-    if (search.unresolved or needs_numbers) and search.may_run():
+    if (search.data_dependent or needs_numbers) and search.may_run():
         return search.run()
     return search.with_assumed(search.smallest_dims() if assumed is None else assumed)
 
@@ -90,14 +91,14 @@ def resolve_sizes(source: LazyModel, path: Path, settings: Settings) -> Resolved
 def resolve_first_sizes(source: LazyModel, path: Path, settings: Settings) -> ResolvedModel:
     """Resolve a model like `resolve_sizes`, but assume the numbers that would be tried first.
 
-    For a caller that runs the model anyway, and calls `resolve_sizes` if it does not run. Only to observe
-    sizes that depend on data, the model is run here too.
+    For a caller that runs the model anyway, and calls `resolve_sizes` if it does not run. The model is run
+    here too only if sizes depend on data, which a run has to observe.
 
     Raises:
         MemplanError: as for `resolve_sizes`.
     """
     search = _SizeSearch.of(source, path, settings)
-    if search.unresolved and search.may_run():
+    if search.data_dependent and search.may_run():
         return search.run()
     assumed = search.settings.inputs.assumed
     return search.with_assumed(search.first_candidate() if assumed is None else assumed)
@@ -109,7 +110,7 @@ def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> Res
     assumed = symbolic.settings.inputs.assumed
     if not assumed:
         return symbolic
-    bound = resolve_sizes(source, path, _bound_to(symbolic.settings, assumed))
+    bound = resolve_sizes(source, path, bind_assumed(symbolic.settings, assumed))
     warnings = tuple(dict.fromkeys((*symbolic.loaded.warnings, *bound.loaded.warnings)))
     return ResolvedModel(bound.settings, replace(bound.loaded, warnings=warnings))
 
@@ -128,7 +129,7 @@ def resolve_all_but(
     if dims_to_assume and symbolic_dim in input_dims.names:
         all_dims = binding_of(resolve_sizes(source, path, settings).settings).dims
         assumed = {name: n for name, n in all_dims.items() if name in dims_to_assume}
-        settings = _bound_to(settings, assumed)
+        settings = bind_assumed(settings, assumed)
     return ResolvedModel(settings, read_checked(source, _bindings(settings)))
 
 
@@ -145,8 +146,8 @@ def _bindings(settings: Settings) -> Bindings:
     return Bindings(settings.dims, settings.shapes, values=values)
 
 
-def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
-    """Return settings that bind dims to assumed numbers, with ``assumed`` as their provenance.
+def bind_assumed(settings: Settings, dims: Mapping[str, int]) -> Settings:
+    """Return settings that bind dims without a number to assumed ones, with the provenance ``assumed``.
 
     ``inputs.assumed`` becomes empty, so that no further numbers are assumed.
     """
@@ -167,8 +168,8 @@ class _InputDims:
     Attributes:
         fixed: the numbers of the dims that settings bind, and the lower bounds of dims with bounds.
             The lower bounds make the runs of a search short.
-        free: the other dims -> whether the dim leads a shape: it is the first of several dims of an input.
-            That is mostly a batch, which can be 1.
+        free: the other dims -> whether the dim is leading: the first of several dims of an input. A leading
+            dim is mostly a batch, which can be 1.
         names: all dims.
     """
 
@@ -178,18 +179,17 @@ class _InputDims:
 
     @classmethod
     def of(cls, model: ModelProto, settings: Settings) -> Self:
-        """Return the dims of a model; the settings are bound to it."""
+        """Return the dims of a model's inputs. The settings are those that `bind` returns for the model."""
         from memplan_cli.onnx_io.interface import free_dims
 
         lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         fixed = {**lower_bounds, **settings.dims}
-        # ``--shape`` may give an input dims with names that the file lacks. These are taken for no batch.
-        symbols_in_shapes = frozenset().union(
-            *(symbols_of(dim) for shape in settings.shapes.values() for dim in shape)
-        )
-        leads_shape = {**dict.fromkeys(symbols_in_shapes, False), **free_dims(model)}
-        free = {name: leads for name, leads in leads_shape.items() if name not in fixed}
-        return cls(fixed, free, frozenset(leads_shape))
+        # ``--shape`` may name dims that the file lacks. They count as not leading: they may be no batch.
+        dims_in_shapes = [dim for shape in settings.shapes.values() for dim in shape]
+        names_in_shapes = sorted({name for dim in dims_in_shapes for name in symbols_of(dim)})
+        is_leading = {**dict.fromkeys(names_in_shapes, False), **free_dims(model)}
+        free = {name: leads for name, leads in is_leading.items() if name not in fixed}
+        return cls(fixed, free, frozenset(is_leading))
 
 
 class _Trial(NamedTuple):
@@ -209,7 +209,7 @@ class _SizeSearch:
         settings: bound to the model.
         dims: of the model's inputs.
         loaded: the model read with what the settings give; free dims are symbols in it.
-        unresolved: the results whose size a run has to observe: it is unknown, or depends on data.
+        data_dependent: the results whose sizes only a run can show; empty if no run may show them.
     """
 
     source: LazyModel
@@ -217,20 +217,20 @@ class _SizeSearch:
     settings: Settings
     dims: _InputDims
     loaded: Loaded
-    unresolved: tuple[VarId, ...]
+    data_dependent: tuple[VarId, ...]
 
     @classmethod
     def of(cls, source: LazyModel, path: Path, settings: Settings) -> Self:
-        """Read a model; nothing is run. The settings need not be bound."""
+        """Read a model and the inputs given for it; nothing is run."""
         settings = bind(source.model, settings)
         dims = _InputDims.of(source.model, settings)
         loaded = read_checked(source, _bindings(settings))
-        unresolved: tuple[VarId, ...] = ()
-        is_too_large = len(loaded.program.body.ops) > MAX_OBSERVED_OPS
-        # With bounds, a run is of no use: it has one of the sizes within them.
-        if not settings.bounds and not is_too_large:
-            unresolved = unresolved_results(loaded.program, dims.free)
-        return cls(source, path, settings, dims, loaded, unresolved)
+        data_dependent: tuple[VarId, ...] = ()
+        is_small = len(loaded.program.body.ops) <= MAX_OBSERVED_OPS
+        # With bounds, no run is to show sizes: they would hold for one of the values within the bounds.
+        if is_small and not settings.bounds:
+            data_dependent = unresolved_results(loaded.program, dims.free)
+        return cls(source, path, settings, dims, loaded, data_dependent)
 
     def may_run(self) -> bool:
         """Return whether runs are allowed, ONNX Runtime is installed, and no weights are missing."""
@@ -263,13 +263,13 @@ class _SizeSearch:
     def run(self) -> ResolvedModel:
         """Run the model with one candidate after the other; return the sizes of the first success.
 
-        If the settings have assumed dims, these are the only candidate. If sizes are unresolved, they are
-        observed in the run that succeeds, and the settings bind the dims to its candidate. If no candidate
-        runs, the result is that of `_assume_smallest`.
+        If the settings have assumed dims, these are the only candidate. If sizes depend on data, the run
+        that succeeds shows them, and the settings bind the dims to its candidate. If no candidate runs,
+        `_assume_smallest` gives the result.
 
         Raises:
-            RuntimeUnavailableError: the model does not run on input data of the user's, which
-                decides sizes.
+            RuntimeUnavailableError: sizes depend on data, and the model does not run on data that the
+                user gave.
         """
         from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
         from memplan_cli.runtime.run.size_probe import first_that_runs
@@ -279,15 +279,15 @@ class _SizeSearch:
         # If every candidate has an empty tensor, all are tried: an empty tensor may be intended.
         trials = self._trials(list(self._without_empty(candidates)) or candidates)
         # Sizes are recorded in a run of a copy whose nodes have unique names, those of the profile.
-        recorded_copy = number_nodes(self.source.model) if self.unresolved else None
+        recorded_copy = number_nodes(self.source.model) if self.data_dependent else None
         result = first_that_runs(self.path, [trial.specs for trial in trials], recorded_copy)
         if not result.ran:
             return self._assume_smallest(result)
-        first_that_ran = result.ran[0]
-        dims = trials[first_that_ran].dims
+        index = result.ran[0]  # the trials up to the first that runs were run
+        dims = trials[index].dims
         if not result.known:  # no sizes were recorded
             return self.with_assumed(dims)
-        settings = _bound_to(self.settings, dims)
+        settings = bind_assumed(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
         loaded = read_observed(
             self.source, _bindings(settings), result.known, self.loaded.program, inputs=inputs
@@ -321,23 +321,22 @@ class _SizeSearch:
         """Yield candidates for the free dims, roughly by size.
 
         1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
-        2. The smallest dims that satisfy the constraints.
-        3. If the dims are few: a small length for one, 1 for the others. For a past that is longer than
-           what is added to it.
-        4. Each common length for all dims but those that lead a shape, which are 1.
-        5. A small length for all dims, also for those that lead a shape.
+        2. The smallest dims that satisfy the constraints of the ops.
+        3. If the dims are few: a small length for one, 1 for the others. For example, a decoder may need a
+           past that is longer than what is added to it.
+        4. Each common length above 1 for all dims except leading ones, mostly batches, which are 1.
+        5. A small length for all dims.
         """
         free = self.dims.free
         yield dict.fromkeys(free, 1)
         if not free:
             return
         yield self.smallest_dims()
-        alone = free if len(free) <= _MAX_DIMS_ALONE else ()
-        for length in _SMALL_LENGTHS:
-            for longer in alone:
+        if len(free) <= _MAX_DIMS_ALONE:
+            for length, longer in product(_SMALL_LENGTHS, free):
                 yield {name: length if name == longer else 1 for name in free}
-        for length in COMMON_LENGTHS[1:]:
-            yield {name: 1 if leads else length for name, leads in free.items()}
+        for length in COMMON_LENGTHS[1:]:  # the first is 1
+            yield {name: 1 if is_leading else length for name, is_leading in free.items()}
         for length in _SMALL_LENGTHS:
             yield dict.fromkeys(free, length)
 
@@ -357,13 +356,13 @@ class _SizeSearch:
     def _assume_smallest(self, probe: ProbeResult) -> ResolvedModel:
         """Assume the smallest dims that satisfy the constraints, and warn that the model did not run.
 
-        ``probe`` is the result of the runs, all of which failed. Unresolved sizes stay unknown.
+        ``probe`` is the result of the runs, all of which failed. Sizes that depend on data stay unknown.
 
         Raises:
-            RuntimeUnavailableError: sizes are unresolved, and the user gave data of inputs to observe them.
+            RuntimeUnavailableError: sizes depend on data, and the user gave data of inputs for the run.
         """
         reason = probe.reasons[0] if probe.reasons else "no size of its inputs was tried"
-        if self._has_data and self.unresolved:
+        if self._has_data and self.data_dependent:
             from memplan_cli.core.bindings import given_text
 
             inputs = given_text(self.settings.inputs.feeds or {})

@@ -51,7 +51,7 @@ class ModelPaths:
         """The path of the first model."""
         return self.paths[0]
 
-    def without_folder(self, result: Result) -> Result:
+    def without_temporary_folder(self, result: Result) -> Result:
         """Return a result in which the temporary folder is left out of every text.
 
         Of a plan, only the report is searched: the other parts contain no paths.
@@ -63,7 +63,7 @@ class ModelPaths:
 def model_paths(*models: ModelSource) -> Iterator[ModelPaths]:
     """Provide the files of models; those of models in memory are removed when the block ends.
 
-    Results that leave the block must pass through `ModelPaths.without_folder`, since they may name the
+    Results that leave the block must pass through `ModelPaths.without_temporary_folder`, since they may name the
     temporary folder. A `MemplanError` that leaves it is changed here: it does not name the folder any more.
 
     Raises:

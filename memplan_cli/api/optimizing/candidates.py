@@ -80,9 +80,10 @@ class OptimizeRequest:
 
 
 def plan_portable(request: OptimizeRequest) -> Rewriting:
-    """Plan the model's own graph. The settings of the result have the size of the run that verifies it.
+    """Plan the model's own graph; the settings of the result have a number for every dim, for the verifying run.
 
-    With bounds, that size depends on the planned memory. With profiles, it has the largest values.
+    With profiles, these are the largest values. With bounds, they are the largest or the lowest, depending on
+    the planned memory and that of this machine.
     """
     file, profiles = request.file, request.profiles
     planned = plan_resolved(file, request.resolved, request.progress)
@@ -126,11 +127,11 @@ class TargetCandidates:
     A dump is a file into which ONNX Runtime writes the graph that it optimized, with the weights as
     its kernels want them: packed, and large operands of matrix products cut into pieces.
 
-    The first round has ONNX Runtime's graph, and its graph without the fusions that cost memory. A second
+    The first round has ONNX Runtime's graph, and that graph without the fusions that cost memory. A second
     round, with other dumps, follows if ONNX Runtime cannot run a file with packed weights.
 
     Attributes:
-        settings: those of the request, with the size of the run that verifies a candidate.
+        settings: those of the request, with the numbers of dims at which candidates are run.
         provider: ONNX Runtime's name of it.
         packing: whether the dumps of the first round have packed weights, or each session packs them.
         folder: for the dumps.
@@ -162,7 +163,7 @@ class TargetCandidates:
             packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
         )
         if settings.bounds:
-            # The size of the run depends on planned memory: here on that of the model's own graph.
+            # The numbers of the run depend on the planned memory, here that of the model's own graph.
             portable = request.with_settings(replace(settings, target="portable"))
             settings = replace(plan_portable(portable).settings, target=settings.target)
         return cls(request, settings, provider, packing, folder)
@@ -194,8 +195,8 @@ class TargetCandidates:
     def _plan_round(self, packing: Packing) -> list[Rewriting]:
         """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
 
-        The second dump, without the fusions that cost memory, is the first candidate. It is not made if
-        there are no such fusions.
+        The unfused graph, without the fusions that cost memory, is the first candidate, and the fused graph
+        the second. Without such fusions, or without a check, there is only the fused one.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -204,11 +205,11 @@ class TargetCandidates:
         from memplan_cli.runtime.graph.offline import DumpJob
 
         file, out = self.request.file, self.request.targets.model
-        # Without a check nothing is run to compare graphs by, and the first one is written.
+        # Without a check nothing is run that could show which graph is better.
         kinds = (FUSED,) if self.request.check is None else (FUSED, UNFUSED)
         weight_names = [data_name(out, kind, taken=file.data_files) for kind in kinds]
-        # Weights will be copied beside the output, which fails if a file is in their way. The first dump is
-        # made in any case: for its weights, such a file is found before the work is done.
+        # The weights will be copied beside the output, which fails if another file has their name. Such a
+        # file is refused now, for the fused graph alone: the unfused one may not be made.
         refuse_foreign_weights(out, weight_names[:1], own_weights(out))
         folder = self.folder / packing.name
         folder.mkdir()
@@ -216,7 +217,7 @@ class TargetCandidates:
         paths = [folder / name.removesuffix(".data") for name in weight_names]
         with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as job:
             dumps = job.result()
-        return [self._plan_dump(dump) for dump in reversed(dumps)]
+        return [self._plan_dump(dump) for dump in reversed(dumps)]  # the unfused one first
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
         """Plan a dumped graph. Large outputs that no node reads get a Shape node as a reader.
@@ -239,10 +240,7 @@ class TargetCandidates:
         return rewriting.with_plan(rewriting.plan.with_warnings(warning))
 
     def _program(self, dump: Dump, file: ModelFile) -> Program:
-        """Return the program of a dumped graph, with sizes that were observed in the original.
-
-        The warnings of `read_observed` are dropped: `_plan_program` has one of its own.
-        """
+        """Return the program of a dumped graph, with sizes that were observed in a run of the original."""
         from memplan_cli.api.models.reading import read_observed
         from memplan_cli.onnx_io.shapes.bindings import Bindings
         from memplan_cli.runtime.graph.offline import offline_program
@@ -251,8 +249,7 @@ class TargetCandidates:
         program = offline_program(file.path, dims, self.provider, dump.shapes)
         if not resolved.observed:
             return program
-        # The values that ONNX Runtime did not fuse away have the same names in both graphs, so that the
-        # dump need not be run to observe them.
+        # The dump is not run: values that ONNX Runtime did not fuse away have the same names in both graphs.
         observed: Known = {
             identity: (var.dtype, var.shape)
             for identity, var in resolved.program.vars.items()
@@ -260,8 +257,8 @@ class TargetCandidates:
             and var.shape is not None
             and all(isinstance(dim, int) for dim in var.shape)
         }
-        loaded = read_observed(file.lazy, Bindings(dims), observed, program, inputs="unused")
-        return loaded.program
+        # ``inputs`` is a text for warnings, which are dropped here: `_plan_program` adds its own.
+        return read_observed(file.lazy, Bindings(dims), observed, program, inputs="").program
 
     def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.api.output.rewriting import Targets
-    from memplan_cli.core.bindings import FeedSpec, Provenance
+    from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.core.check import Check, Reference
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
@@ -134,9 +134,11 @@ def _write_first_that_decodes(
     original_loop: DecodeLoop,
     reference: Reference,
 ) -> Optimized:
-    """Plan, write and run one attempt after the other; publish the first with equal outputs.
+    """Plan, write and run one attempt after the other; publish the first that decodes as the original did.
 
-    If none has equal outputs, nothing is written, and the result has the plan of the first attempt.
+    If none does, nothing is written, and the result has the plan of the first attempt. ``decoding`` is what
+    ``original_loop`` showed of the original, under the settings named by ``reference``. If these are not ONNX
+    Runtime's defaults, `decoding_verdict` decodes the original once more, under the defaults.
 
     Raises:
         RuntimeUnavailableError: the original does not run under the defaults.
@@ -204,7 +206,10 @@ class _DecoderPlanner:
         return _Step(past, capacity - past)
 
     def plan(self, attempt: CacheAttempt) -> Rewriting:
-        """Plan a rewritten graph. The plan is recorded as one of the original."""
+        """Plan the rewritten graph of an attempt for the last step, that which fills the caches.
+
+        The plan names the original as its source, and its report describes the caches.
+        """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note
         from memplan_cli.onnx_io.load import LazyModel
@@ -217,40 +222,49 @@ class _DecoderPlanner:
         planned = plan_resolved(file, resolved, self.progress)
         caches = self.decoder.caches
         if self.decoding is not None:
+            # The decode loop showed which inputs are as long as the new entries.
             caches = replace(caches, tokens=self.decoding.tokens)
-        # What a run of the written model needs is in its metadata, the rest only in the report.
+        # The model's metadata has only what a run needs, so not the caches that are kept as they are.
         metadata = caches_note(replace(caches, kept=()))
-        caches = self._with_sizes_and_steps(caches, planned.program)
+        # The report also has sizes in bytes, the planned step, and the steps of the decode loop.
+        caches = replace(
+            caches,
+            bytes=sum(_bytes(planned.program, cache.output) for cache in caches.buffers),
+            before=self._original_memory(),
+            planned_at=self.last_step.past,
+            steps=() if self.decoding is None else self.decoding.steps,
+        )
         plan = self._as_plan_of_original(planned.plan, caches)
         planned = replace(planned, plan=plan)
         return Rewriting(file, planned, resolved.settings, self.targets, notes=metadata)
 
     def _last_step_settings(self, rewritten: ModelProto) -> Settings:
-        """Return settings bound to a rewritten graph, at the dims and the position of the last step.
+        """Return settings with the dims and the position of the last step, and each cache donated to its output.
 
-        The numbers of dims are those of the user, of the decode loop, or, if nothing is run, 1. Each cache is
-        donated to its output. No run is allowed: it would be one of the original's graph, and observe other
-        sizes.
+        Dims without a number of the user's have that of the last step in the decode loop; without a decode
+        loop, they are 1. No run may observe sizes: the graph at the file's path is the original's, which has
+        other sizes.
         """
+        from memplan_cli.api.models.resolve_sizes import bind_assumed
         from memplan_cli.onnx_io.interface import free_dims
 
         caches, step = self.decoder.caches, self.last_step
         model_dims = free_dims(rewritten)
+        user_dims = {n: value for n, value in self.settings.dims.items() if n in model_dims}
         if self.decoding is None:
             step_dims = dict.fromkeys(model_dims, 1)
         else:
             step_dims = self.decoding.dims_at(step.past, step.new)
-        dims = {**step_dims, **self.settings.dims}
         settings = replace(
             self.settings,
-            dims={name: value for name, value in dims.items() if name in model_dims},
+            dims=user_dims,
             shapes={},
             inputs=Inputs(values={caches.position: [step.past]}),
             donate=dict(caches.donated),
             run=False,
         )
-        # `bind` records all dims as given by the user. Those that the user did not give are assumed.
-        return _with_assumed_provenance(bind(rewritten, settings), self.settings)
+        other_dims = {n: value for n, value in step_dims.items() if n in model_dims}
+        return bind_assumed(bind(rewritten, settings), other_dims)
 
     def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
         """Return the plan of a rewritten graph as one of the original, with the caches in its report.
@@ -265,19 +279,6 @@ class _DecoderPlanner:
         plan = plan.with_report(replace(plan.report, caches=caches))
         return replace(plan, settings=settings, graph_sha256=graph_digest(self.file.model))
 
-    def _with_sizes_and_steps(self, caches: CacheSummary, program: Program) -> CacheSummary:
-        """Return the caches with what only the report has: bytes, and the steps of the decode loop.
-
-        ``program`` is the rewritten graph.
-        """
-        return replace(
-            caches,
-            bytes=sum(_bytes(program, cache.output) for cache in caches.buffers),
-            before=self._original_memory(),
-            planned_at=self.last_step.past,
-            steps=() if self.decoding is None else self.decoding.steps,
-        )
-
     def _original_memory(self) -> tuple[int, int, int] | None:
         """Return the original's bytes of inputs, outputs and plan at the last step.
 
@@ -289,9 +290,9 @@ class _DecoderPlanner:
         step_dims = self.decoding.dims_at(step.past, step.new)
         settings = replace(
             self.settings,
-            # The user's numbers win: the decode loop ran with them as well.
+            # ``step_dims`` lacks the lengths of the caches. The user's numbers hold for every step.
             dims={**step_dims, **self._cache_lengths(step.past), **self.settings.dims},
-            # No input has data, because the user's has the dims of other steps; no dim is to be assumed.
+            # The user's data and shapes may be those of another step. Each dim has its number above.
             inputs=replace(self.settings.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",
@@ -346,12 +347,3 @@ def _bytes(program: Program, name: str) -> int:
     var = program.vars[VarId(name)]
     size = size_of(var.shape, var.dtype)
     return 0 if size is None or size.symbols else size.coefficient
-
-
-def _with_assumed_provenance(settings: Settings, user_settings: Settings) -> Settings:
-    """Return settings in which dims count as assumed unless the user's settings bind them."""
-    assumed: dict[str, Provenance] = {
-        name: "assumed" for name in settings.dims if name not in user_settings.dims
-    }
-    provenance = {**settings.inputs.provenance, **assumed}
-    return replace(settings, inputs=replace(settings.inputs, provenance=provenance))

@@ -63,8 +63,8 @@ class BackgroundBaseline:
     def start(self, settings: Settings) -> None:
         """Start to run the original at the sizes of settings.
 
-        Other failures than those of the provider are left to `verifier`, which tries again. It is not called
-        if no candidate is to be run.
+        If the run cannot be started, for example because weights are missing, `verifier` tries again and
+        raises the error. Without a candidate to run, `verifier` is not called, and the failure has no effect.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -108,7 +108,7 @@ class BackgroundBaseline:
         return Verifier(baseline, self._check, progress, graph, graph_failure)
 
     def _start(self, binding: Binding) -> BaselineRun:
-        """Start a run, and end that at other sizes, if there is one.
+        """End the earlier run, if there is one, and start a run for ``binding``; return and store it.
 
         Raises:
             RuntimeUnavailableError: weights or the provider are missing.
@@ -116,7 +116,7 @@ class BackgroundBaseline:
         from memplan_cli.runtime.run.baseline import BaselineRun
 
         if self._run is not None:
-            self._run.end()
+            self._run.end()  # may be called again, if the next run cannot be started
         self._run = BaselineRun(self._file.path, self._file.model, self._check, binding)
         return self._run
 

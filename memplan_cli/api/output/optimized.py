@@ -106,8 +106,8 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
 def _plan_with_predicted_facts(rewriting: Rewriting) -> Plan:
     """Return the plan with the predicted memory of both models and predicted settings in its report.
 
-    The settings of a portable file leave ONNX Runtime's optimization on, so that outputs have the bits that
-    they have by default. What cannot be predicted is null, and a warning says why if nothing can.
+    The settings bind each donated output to the input whose memory it takes. If nothing can be predicted, the
+    plan has a warning that says why.
     """
     plan, obstacle = rewriting.plan, _prediction_obstacle(rewriting)
     if obstacle:
@@ -154,13 +154,17 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
         replace(conditions, may_run=False),
         nodes=[node.name for node in file.model.graph.node],
         recorded=None,  # the original is opened with ONNX Runtime's defaults
+        # Where it can, optimization stays on, so that outputs have the bits of a run under the defaults.
         optimization="off" if rewriting.unoptimized_only else "on",
-        weights=rewriting.file.path,  # the planned model: for a target, its weights are packed
+        # The planned model, whose weights ONNX Runtime has packed if it was optimized for a target.
+        weights=rewriting.file.path,
     )
 
 
 def publish(files: RewrittenFiles, plan: Plan) -> Optimized:
-    """Write a rewritten model and its plan, with what is known of it, under their final names.
+    """Write a rewritten model, its plan, and the settings and certificate asked for, under their final names.
+
+    The plan gets a warning if the metadata in the model needs noticeable memory to load.
 
     Raises:
         ModelError: a file cannot be written.

@@ -72,8 +72,7 @@ def _refuse_folder(path: Path, option: str) -> None:
         raise ModelError(f"{option}: {path} is a folder", hint="name a file")
     if not path.parent.is_dir():
         raise ModelError(
-            f"{option}: there is no folder {path.parent} to write into",
-            hint="create it first",
+            f"{option}: there is no folder {path.parent} to write into", hint="create it first"
         )
 
 

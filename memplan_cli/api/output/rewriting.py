@@ -263,7 +263,7 @@ class RewrittenFiles:
         plan = _named_from(targets.plan.parent, plan)
         # Protobuf merges appended bytes into the message: they add an entry to the model's metadata.
         model = [*self.data, _settings_metadata(self.rewriting, plan)]
-        # The plan file has the size of the complete model file, so that it is encoded after that.
+        # The plan records the bytes of the model file, so it is encoded once the model is complete.
         files = self._file_bytes(sum(map(len, model)))
         plan = plan.with_report(replace(plan.report, external_weights=self.moved, files=files))
         contents: dict[Path, Content] = {targets.plan: plan.encoded(), targets.model: model}

@@ -156,11 +156,12 @@ def gate(
 
 
 def _next_step(models: tuple[Path, ...], verdicts: Verdicts) -> NextStep:
-    """Return the command that follows after a failure, a recording, a check of limits, or of a baseline."""
+    """Return the command that a user may run next: after a failure, one that explains the memory."""
     for verdict in verdicts:
         if not verdict.passed:
-            is_of_process = any(result.metric == "process.total" for result in verdict.results)
-            extra = ("--process",) if is_of_process else ()  # else the tensors are explained
+            failed_metrics = [result.metric for result in verdict.results if result.fails]
+            # ``why`` explains the tensors, and with ``--process`` the parts of the process.
+            extra = ("--process",) if "process.total" in failed_metrics else ()
             return next_step("See what needs it", "why", [verdict.snapshot.model], *extra)
     if any(verdict.recorded for verdict in verdicts):
         return next_step("Check it", "gate", models, without=("--update-baseline",))

@@ -23,11 +23,7 @@ from memplan_cli.cli.options import (
     tune_option,
 )
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import (
-    expose_option,
-    settings_options,
-    several_dims,
-)
+from memplan_cli.cli.settings_options import expose_option, settings_options, several_dims
 from memplan_cli.cli.values import TargetFile, require_output_file
 from memplan_cli.core.check import Idle, Reference
 from memplan_cli.errors import SettingsError
@@ -264,7 +260,7 @@ def _validation_depth(
         SettingsError: the options contradict each other, or one needs runs that settings forbid. Without a
             validation, `_reject_unused_options` refuses such an option.
     """
-    from memplan_cli.api.models.binding import refuse_run
+    from memplan_cli.api.models.binding import require_runs
 
     if no_validate and validate not in (None, "none"):
         raise SettingsError(
@@ -276,7 +272,7 @@ def _validation_depth(
     if settings.run:
         return validate or "full"
     for option in options_in_use(("tune", "validate", "reference", "idle")):
-        refuse_run(settings, option)  # raises, since ``run`` is off
+        require_runs(settings, option)
     return "none"
 
 

@@ -65,11 +65,7 @@ def pack(
     from memplan_cli.reporting.commands.pack import PACK
 
     packed = pack(
-        problem,
-        capacity=capacity,
-        time_limit=time_limit,
-        out=out,
-        progress=output.progress,
+        problem, capacity=capacity, time_limit=time_limit, out=out, progress=output.progress
     )
     say(PACK[form](packed))
     if packed.passed and out is None:

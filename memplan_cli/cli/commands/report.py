@@ -17,11 +17,7 @@ from memplan_cli.cli.options import (
     result_option,
 )
 from memplan_cli.cli.output import deliver, stdout_is_terminal
-from memplan_cli.cli.settings_options import (
-    expose_option,
-    settings_options,
-    several_dims,
-)
+from memplan_cli.cli.settings_options import expose_option, settings_options, several_dims
 from memplan_cli.cli.values import SourceFile
 from memplan_cli.errors import SettingsError
 

@@ -74,14 +74,14 @@ def settings(
     memplan settings model.onnx --bounds batch=1..8 --bounds seq=16..512 --measure
     """
     from memplan_cli import api
-    from memplan_cli.api.models.binding import refuse_run
+    from memplan_cli.api.models.binding import require_runs
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.request_range import range_settings
     from memplan_cli.features.serving.report import RANGE_SETTINGS, RangeSettingsReport
     from memplan_cli.reporting.commands.settings import SETTINGS
 
     if tune:
-        refuse_run(binding, "--tune")
+        require_runs(binding, "--tune")
     if bounds:
         reason = "cannot be combined with --bounds"
         reject_unused(("tune", "provider"), reason, "remove one of them")

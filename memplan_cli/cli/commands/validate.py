@@ -58,11 +58,7 @@ if TYPE_CHECKING:
     help="Relative tolerance of outputs. If --rtol and --atol are 0, outputs must be bit-identical.",
 )
 @click.option(
-    "--atol",
-    type=Finite(0),
-    metavar="X",
-    default=0.0,
-    help="Absolute tolerance of outputs.",
+    "--atol", type=Finite(0), metavar="X", default=0.0, help="Absolute tolerance of outputs."
 )
 @inputs_option
 @input_option
