@@ -246,8 +246,8 @@ def _judge_files(
 ) -> tuple[Verdict, ...]:
     """Return the verdict on each model or plan file; write the baselines and the files of verdicts.
 
-    First the rules of each folder are read, from the call and from its settings files. They name the file
-    of the baseline, whose entry for a model has its earlier numbers. Then each model is judged.
+    First the rules of each folder are read, from the call and the folder's settings files. The rules also
+    name the baseline, a file with the earlier numbers of models. Then each model is judged.
 
     Raises:
         MemplanError: as for `gate`; nothing was written.
@@ -428,7 +428,7 @@ def take_snapshot(
     """Return the numbers of a model or plan file, and the names of the metrics to check.
 
     The memory of the model's process is left out if it is neither checked, nor recorded, nor compared with
-    ``earlier``: its prediction takes a session. If it cannot be predicted, the snapshot has the reason.
+    ``earlier``: a prediction takes a session. If the prediction fails, the snapshot has the reason.
 
     Args:
         path: the file.
@@ -454,7 +454,7 @@ def take_snapshot(
         if layer.values  # not empty
     )
     snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
-    # Without metrics in the rules, these are those of ``earlier``, or the default ones that are known.
+    # The metrics of the rules. If the rules have none, those of ``earlier``, or the known default metrics.
     checked = known_metrics(snapshot, rules, earlier)
     predicted = _predicted_metrics(path, checked, request)
     metrics = {**snapshot.metrics, **predicted}
@@ -464,9 +464,9 @@ def take_snapshot(
 def _predicted_metrics(
     path: Path, checked: Sequence[str], request: Request
 ) -> Mapping[str, int]:
-    """Return the values of the checked metrics ``predicted.*``: the peaks of a model file once it is planned.
+    """Return the checked metrics ``predicted.*`` of a model file, which are peaks of the planned model, by name.
 
-    Empty for a plan file, which contains its prediction. A metric without a value is left out.
+    Empty for a plan file, whose own report has such metrics. A metric without a value is left out.
 
     Raises:
         MemplanError: the model does not load.

@@ -225,8 +225,8 @@ def _retry_with_plainer_settings(
 def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
     """Return whether a model with fewer changes may pass the comparison that the model of a result failed.
 
-    With fewer changes, outputs may become equal. A model for a ``target`` that does not even run may do so
-    as a portable one.
+    With fewer changes, outputs may become equal. A model for a ``target`` that does not run at all may run if
+    it is portable.
     """
     verdict = result.plan.report.validation
     if verdict is None:  # the model was not run, because it is over the budget

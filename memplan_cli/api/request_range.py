@@ -155,9 +155,9 @@ def service_that_runs(
     timeout: float = DEFAULT_TIMEOUT,
     required: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
-    """Return a model with the sizes of its requests at which it runs, and notes on dims and sizes.
+    """Return a model with those sizes of its requests at which it runs, and notes on dims and sizes.
 
-    The arguments are those of `service_of`. The model is run to find the sizes.
+    The model is run to find the sizes. The arguments are those of `service_of`.
 
     Raises:
         SettingsError: as for `service_of`.

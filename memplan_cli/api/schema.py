@@ -128,7 +128,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_of(name: str) -> Json:
-    """Return the JSON schema of a file or a result, as of the classes that are written to it.
+    """Return the JSON schema of a file or a result, made from the classes of its content.
 
     Raises:
         SettingsError: the name is none of `SCHEMA_NAMES`.

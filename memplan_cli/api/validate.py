@@ -275,8 +275,7 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # A model in chunks has numbers in place of some dims, which ``binding`` lacks. The original, which
-        # is run too, has these dims.
+        # A model in chunks has numbers in place of some dims, which ``binding`` lacks. Added for the original.
         dims = planned_dims(plan).items()
         binding = binding.at({name: n for name, n in dims if name not in binding.dims})
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))

@@ -25,10 +25,10 @@ def read_observed(
 ) -> Loaded:
     """Return a model read again with the types and shapes that were observed in one run.
 
-    Shape inference starts from the observed shapes. It drops some, such as those of values that grow in a
-    loop, and the tensors get them again afterwards. Results in subgraphs that the run did not enter count as
-    empty. Warnings name these, and the results whose sizes come from the run alone; the latter are
-    ``seen`` of the result, with the inputs that have no rank in ``inferred``.
+    Shape inference starts from the observed shapes. It drops some shapes, such as those of values that grow
+    in a loop; tensors without a size after inference get the observed shape again. Results of ops in
+    subgraphs that the run did not enter count as empty. Warnings name the empty results, and the results whose
+    sizes come from the run alone. Those and the inputs without a rank in ``inferred`` are in ``seen``.
 
     Args:
         source: the model.

@@ -184,7 +184,7 @@ class _InputDims:
 
         lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         fixed = {**lower_bounds, **settings.dims}
-        # ``--shape`` may name dims that the file lacks. They count as not leading: they may be no batch.
+        # ``--shape`` may name dims that the file lacks. Such dims count as not leading, as if none was a batch.
         dims_in_shapes = [dim for shape in settings.shapes.values() for dim in shape]
         names_in_shapes = sorted({name for dim in dims_in_shapes for name in symbols_of(dim)})
         is_leading = {**dict.fromkeys(names_in_shapes, False), **free_dims(model)}
@@ -227,7 +227,7 @@ class _SizeSearch:
         loaded = read_checked(source, _bindings(settings))
         data_dependent: tuple[VarId, ...] = ()
         is_small = len(loaded.program.body.ops) <= MAX_OBSERVED_OPS
-        # With bounds, no run is to show sizes: they would hold for one of the values within the bounds.
+        # With bounds, no run is to show sizes: a run has only one of the values within the bounds.
         if is_small and not settings.bounds:
             data_dependent = unresolved_results(loaded.program, dims.free)
         return cls(source, path, settings, dims, loaded, data_dependent)

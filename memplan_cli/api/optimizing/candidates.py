@@ -80,10 +80,10 @@ class OptimizeRequest:
 
 
 def plan_portable(request: OptimizeRequest) -> Rewriting:
-    """Plan the model's own graph; the settings of the result have a number for every dim, for the verifying run.
+    """Plan the model's own graph; the settings of the result have the dims at which the model will be verified.
 
-    With profiles, these are the largest values. With bounds, they are the largest or the lowest, depending on
-    the planned memory and that of this machine.
+    Dims with several values (profiles) have the largest of these. Dims with bounds have the highest number
+    within them, or the lowest if the model then needs too much of this machine's memory.
     """
     file, profiles = request.file, request.profiles
     planned = plan_resolved(file, request.resolved, request.progress)

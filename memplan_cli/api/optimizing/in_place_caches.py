@@ -136,9 +136,9 @@ def _write_first_that_decodes(
 ) -> Optimized:
     """Plan, write and run one attempt after the other; publish the first that decodes as the original did.
 
-    If none does, nothing is written, and the result has the plan of the first attempt. ``decoding`` is what
-    ``original_loop`` showed of the original, under the settings named by ``reference``. If these are not ONNX
-    Runtime's defaults, `decoding_verdict` decodes the original once more, under the defaults.
+    If none does, nothing is written, and the result has the plan of the first attempt. The original was
+    decoded by ``original_loop`` already, with the result ``decoding``. Unless ``reference`` is ``defaults``,
+    `decoding_verdict` decodes the original once more, under ONNX Runtime's defaults.
 
     Raises:
         RuntimeUnavailableError: the original does not run under the defaults.
@@ -241,9 +241,9 @@ class _DecoderPlanner:
     def _last_step_settings(self, rewritten: ModelProto) -> Settings:
         """Return settings with the dims and the position of the last step, and each cache donated to its output.
 
-        Dims without a number of the user's have that of the last step in the decode loop; without a decode
-        loop, they are 1. No run may observe sizes: the graph at the file's path is the original's, which has
-        other sizes.
+        Dims that the user gave no number have the number of the last step in the decode loop. Without a decode
+        loop, these dims are 1. A run to observe sizes is forbidden (``run``), because the file at the path is
+        still the original, which has other sizes.
         """
         from memplan_cli.api.models.resolve_sizes import bind_assumed
         from memplan_cli.onnx_io.interface import free_dims
