@@ -62,23 +62,24 @@ def _slot_bytes(rows: Sequence[Placement], level: int, alignment: int) -> int:
 
 
 def _slot_bytes_of_kind(tensors: Sequence[LiveBytes]) -> int:
-    """Return the least bytes of slots for tensors of one kind.
+    """Return the least bytes of slots for tensors of one kind, each of which may use any slot that is large enough.
 
-    Tensors are added by falling size. When more of them are live at one tick than there are slots, as many
-    slots of this size are needed besides.
+    Tensors are added by falling size. If more of them are then live at one tick than there are slots, a slot of
+    this size is added for each tensor in excess.
     """
     by_size: defaultdict[int, list[LiveBytes]] = defaultdict(list)
     for tensor in tensors:
         by_size[tensor.bytes].append(tensor)
-    ticks = sorted({tick for tensor in tensors for tick in (tensor.first, tensor.end)})
-    position = {tick: index for index, tick in enumerate(ticks)}
-    change = [0] * len(ticks)  # of the number of live tensors, at each tick
+    ticks = {tick for tensor in tensors for tick in (tensor.first, tensor.end)}
+    # Tick -> by how much the number of live tensors changes there, in order of ticks.
+    changes = dict.fromkeys(sorted(ticks), 0)
     total = slots = 0
     for size in sorted(by_size, reverse=True):
         for first, end, _ in by_size[size]:
-            change[position[first]] += 1
-            change[position[end]] -= 1
-        needed = max(accumulate(change))  # never less than before, as tensors are only added
-        total += (needed - slots) * size
-        slots = needed
+            changes[first] += 1
+            changes[end] -= 1
+        most_live = max(accumulate(changes.values()))
+        added_slots = most_live - slots  # not below 0: tensors are only added
+        total += added_slots * size
+        slots = most_live
     return total

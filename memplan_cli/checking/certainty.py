@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.operators import ELEMENT_BITS
-from memplan_cli.checking.plan_figures import Figure
+from memplan_cli.checking.plan_figures import Comparison
 from memplan_cli.checking.timeline import ValueKind
 from memplan_cli.core.results.memory import BOUND, EXACT, OBSERVED, PARTIAL, UNKNOWN, weakest
 from memplan_cli.core.symbolic.bounds import largest_size
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
-def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the certainty of each number as recorded and as derived from the model and the tensors.
+def compare_certainty(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the certainty of each number of a report with the one derived from the model and the tensors.
 
     A sum is as certain as its weakest part: ``resident`` has outputs and planned bytes, ``total`` weights
     and inputs besides. A number that the report does not have is unknown.
@@ -48,7 +48,7 @@ def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
     certainty["total"] = weakest(*parts)  # unknown if a part is
     for name in sorted(certainty.keys() | recorded.keys()):
         # A plan file may record numbers of any name.
-        yield Figure(f"certainty of {name[:40]}", recorded.get(name), certainty.get(name))
+        yield Comparison(f"certainty of {name[:40]}", recorded.get(name), certainty.get(name))
 
 
 def _tensor_certainty(planned: PlannedModel) -> str:
@@ -73,8 +73,8 @@ def _interface_certainty(
             the model. So if the plan has observed sizes, ``recorded`` decides between observed and exact.
     """
     types = [planned.type_of(value) for value in values]
-    # A sum without strings and sequences is PARTIAL. One with values of dtype "unknown" is not: a run observed
-    # their bytes, or the report has no sum, which `certainty_figures` handles.
+    # Strings and sequences have no known bytes: a sum that leaves them out is PARTIAL. A sum with values of dtype
+    # "unknown" leaves out none: a run observed their bytes, or there is no sum (see `compare_certainty`).
     if any(dtype not in (*ELEMENT_BITS, "unknown") for dtype, _ in types):
         return PARTIAL
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):

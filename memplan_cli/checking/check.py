@@ -81,8 +81,10 @@ def compare_plan(
         if disagreements:
             break
     nodes = sum(len(block.nodes) for block in planned.timeline.blocks)
-    # Counted for `PlanComparison.summary` only, which is about a plan that matches.
-    unverified = 0 if disagreements else _unverified_sizes(planned)
+    unverified = 0
+    if not disagreements:  # `PlanComparison.summary` is about a plan that matches
+        for dtype, shape in (planned.type_of(t.value) for t in planned.tensors.values()):
+            unverified += dtype == "unknown" or shape is None or None in shape
     return PlanComparison(disagreements, nodes, len(planned.tensors), unverified)
 
 
@@ -111,9 +113,3 @@ def _check_original(planned: PlannedModel) -> Iterator[str]:
         yield "the plan was made for another graph than the original's: their digests differ"
     elif plan.report.model.sha256 != original.sha256:
         yield "the plan is about another file than the original: their digests differ"
-
-
-def _unverified_sizes(planned: PlannedModel) -> int:
-    """Return the number of tensors whose dtype or a dim is unknown without the plan."""
-    types = (planned.type_of(tensor.value) for tensor in planned.tensors.values())
-    return sum(dtype == "unknown" or shape is None or None in shape for dtype, shape in types)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certainty import certainty_figures
+from memplan_cli.checking.certainty import compare_certainty
 from memplan_cli.checking.live_bytes import (
     LiveBytes,
     add_sums,
     canonical_expression,
     evaluate_expression,
     evaluate_sum,
-    evaluate_unit,
     is_symbolic,
     live_bytes_at,
     merge_storages,
@@ -33,18 +32,18 @@ from memplan_cli.checking.order import (
     subgraphs_of,
 )
 from memplan_cli.checking.plan_figures import (
-    Figure,
+    Comparison,
     check_plan_figures,
+    mismatches,
     report_dims,
     total_sums,
-    wrong_figures,
 )
 from memplan_cli.checking.sharing import viewed_value
 from memplan_cli.checking.timeline import ValueKind
 from memplan_cli.core.symbolic.dims import canonical_dim, symbols_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import (  # noqa: TID251 - types only; onnx_io makes them
         GraphProto,
@@ -61,42 +60,40 @@ def check_figures(planned: PlannedModel) -> Iterator[str]:
     """Yield the numbers of a report that differ from those of the model and the plan's tensors."""
     yield from check_plan_figures(planned.plan, planned.bounds)
     interface, storages = _interface_bytes(planned), _runtime_storages(planned)
-    figures = [
-        *_model_count_figures(planned),
-        *_interface_figures(planned, interface),
-        *_interface_tensor_figures(planned, interface),
-        *certainty_figures(planned),
-        *_original_order_figures(planned),
-        *_folded_figures(planned),
-        *_peak_node_figures(planned),
-        *_resident_figures(planned, interface, storages),
-        *_model_expression_figures(planned, interface),
-        *_resident_expression_figures(planned, interface, storages),
+    comparisons = [
+        *_compare_model_counts(planned),
+        *_compare_interface(planned, interface),
+        *_compare_interface_tensors(planned, interface),
+        *compare_certainty(planned),
+        *_compare_original_order(planned),
+        *_compare_folded(planned),
+        *_compare_peak_node(planned),
+        *_compare_resident(planned, interface, storages),
+        *_compare_model_expressions(planned, interface),
+        *_compare_resident_expression(planned, interface, storages),
     ]
-    yield from wrong_figures(figures)
+    yield from mismatches(comparisons)
     yield from _check_foldable(planned)
 
 
-def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the numbers of nodes, blocks, intermediates and recomputed copies of nodes.
+def _compare_model_counts(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare a report's numbers of intermediates and of recomputed copies of nodes with those of the model.
 
     With the original at hand, also its inputs with free dims, and the number of nodes that chunking added.
     """
     report, timeline = planned.plan.report, planned.timeline
     nodes = list(timeline.nodes())
     intermediates = sum(1 for _ in timeline.intermediates())
-    yield Figure("nodes", report.model.nodes, len(nodes))
-    yield Figure("blocks", report.model.blocks, len(timeline.blocks))
-    yield Figure("intermediates", report.model.intermediates, intermediates)
-    yield Figure("recomputed nodes", report.recompute.nodes, sum(map(_is_copy, nodes)))
+    yield Comparison("intermediates", report.model.intermediates, intermediates)
+    yield Comparison("recomputed nodes", report.recompute.nodes, sum(map(_is_copy, nodes)))
     original = planned.original
     if original is None:
         return
     # ``model.inputs`` has inputs with free dims only.
-    yield Figure("inputs with free dims", report.model.inputs, original.free_inputs)
+    yield Comparison("inputs with free dims", report.model.inputs, original.free_inputs)
     if original.graph is not None and not report.folded.tensors:
         added = len(nodes) - _node_count(original.graph) - report.recompute.nodes
-        yield Figure("nodes that chunking added", report.chunked.nodes, added)
+        yield Comparison("nodes that chunking added", report.chunked.nodes, added)
 
 
 def _node_count(graph: GraphProto) -> int:
@@ -111,26 +108,31 @@ def _is_copy(node: Node) -> bool:
     return bool(names) and all(COPY_MARK in name for name in names)
 
 
-def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Iterator[Figure]:
-    """Yield the bytes of weights, inputs, outputs and donated outputs; sums that only the plan has are skipped."""
+def _compare_interface(
+    planned: PlannedModel, interface: _InterfaceBytes
+) -> Iterator[Comparison]:
+    """Compare the bytes of weights, inputs, outputs and donated outputs with those counted from the model.
+
+    Outputs whose bytes cannot be counted are skipped, and so are inputs.
+    """
     report, dims = planned.plan.report, report_dims(planned.plan)
-    yield Figure("weights", report.memory.weights, interface.weights)
+    yield Comparison("weights", report.memory.weights, interface.weights)
     if interface.inputs is not None:
-        yield Figure("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
+        yield Comparison("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
     outputs = evaluate_sum(interface.outputs, dims)
-    # None too for a graph that ONNX Runtime optimized for one size: its outputs can have symbols that no input
-    # has, although the plan has their numbers.
+    # None if the bytes of an output are unknown, or a symbol of the sum has no value. An output of a graph that
+    # ONNX Runtime optimized for one size can have such a symbol, and the report the number of that size.
     if outputs is not None:
-        yield Figure("outputs", report.memory.outputs, outputs)
+        yield Comparison("outputs", report.memory.outputs, outputs)
     # A report has 0 donated bytes if a symbol has no value.
     donated = evaluate_sum(interface.donated, dims) or 0
-    yield Figure("donated bytes", report.donated.bytes, donated)
+    yield Comparison("donated bytes", report.donated.bytes, donated)
 
 
-def _interface_tensor_figures(
+def _compare_interface_tensors(
     planned: PlannedModel, interface: _InterfaceBytes
-) -> Iterator[Figure]:
-    """Yield the bytes of each input, output and weight, as the report lists them and as counted.
+) -> Iterator[Comparison]:
+    """Compare the bytes of each input, output and weight that a report lists with the counted ones.
 
     A report lists neither strings nor sequences, and no weight of less than a thousandth of all weights. A value
     whose shape the model does not tell, or tells with a symbol that has no number, is not checked.
@@ -138,7 +140,9 @@ def _interface_tensor_figures(
     main, rows = planned.timeline.main, planned.plan.report.interface
     dims = report_dims(planned.plan)
     recorded = {(row.kind, row.name): row.bytes for row in rows}
-    yield Figure("rows of inputs, outputs and weights, each once", len(rows), len(recorded))
+    yield Comparison(
+        "rows of inputs, outputs and weights, each once", len(rows), len(recorded)
+    )
     values_by_kind = {
         "input": main.inputs,
         # An output that is an input or a weight is listed as such.
@@ -147,7 +151,7 @@ def _interface_tensor_figures(
     }
     values = {(kind, v.tensor_id): v for kind, group in values_by_kind.items() for v in group}
     for kind, name in sorted(recorded.keys() - values.keys()):
-        yield Figure(f"bytes of {kind} {name[:120]!r}", recorded[kind, name], None)
+        yield Comparison(f"bytes of {kind} {name[:120]!r}", recorded[kind, name], None)
     for (kind, name), value in sorted(values.items(), key=itemgetter(0)):
         dtype, shape = planned.type_of(value)
         counted = evaluate_sum(_total_bytes(planned, [value]), dims)
@@ -155,73 +159,74 @@ def _interface_tensor_figures(
             continue
         is_small = kind == "weight" and 1000 * counted < interface.weights
         is_listed = dtype in ELEMENT_BITS and not is_small
-        yield Figure(
+        yield Comparison(
             f"bytes of {kind} {name[:120]!r}",
             recorded.get((kind, name)),
             counted if is_listed else None,
         )
 
 
-def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield whether the order of the file was chosen, and the report's numbers of that order.
+def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare whether the order of the file was chosen, and the report's numbers of the order of the file.
 
-    These are the plan's own numbers if it keeps the order, and None in a report without totals. Numbers of
-    another order cannot be counted, and are skipped.
+    If the plan has the order of the file, these numbers are those of the plan. For a plan in another order they
+    cannot be counted, and are not compared; in a report without totals they are None, as those of the plan.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
-    keeps_order = None if has_other_nodes else is_in_file_order(planned)  # None: unknown
+    # None: it is not known.
+    has_file_order = None if has_other_nodes else is_in_file_order(planned)
     # Donations change the order after it was chosen.
-    if keeps_order is not None and not report.donated.pairs:
+    if has_file_order is not None and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
-        yield Figure("whether the order of the file is chosen", was_chosen, keeps_order)
-    if keeps_order or memory.planned is None:
-        yield Figure("original.live_peak", report.original_live_peak, memory.live_peak)
-        yield Figure("original.planned", report.original_planned, memory.planned)
-        yield Figure("original.resident", report.original_resident, memory.resident)
+        yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
+    if has_file_order or memory.planned is None:
+        yield Comparison("original.live_peak", report.original_live_peak, memory.live_peak)
+        yield Comparison("original.planned", report.original_planned, memory.planned)
+        yield Comparison("original.resident", report.original_resident, memory.resident)
 
 
-def _folded_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the bytes of folded tensors, which are weights of the written model."""
+def _compare_folded(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the bytes of folded tensors with those of the weights that they are in the written model."""
     weights = {v.tensor_id: v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT}
     for tensor in planned.plan.report.folded.tensors:
         value = weights.get(tensor.name)
         counted = None if value is None else (_total_bytes(planned, [value]) or {}).get("1", 0)
-        yield Figure(f"bytes of folded {tensor.name[:120]!r}", tensor.bytes, counted)
+        yield Comparison(f"bytes of folded {tensor.name[:120]!r}", tensor.bytes, counted)
 
 
-def _peak_node_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the label of the node at the step of the peak."""
+def _compare_peak_node(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the node that the report names at its peak with the model's node at this step."""
     peak = planned.plan.report.peak
     if peak is not None:
-        yield Figure("peak.node", peak.node, node_labels(planned).get(peak.step, ""))
+        yield Comparison("peak.node", peak.node, node_labels(planned).get(peak.step, ""))
 
 
-def _resident_figures(
-    planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
-) -> Iterator[Figure]:
-    """Yield ``resident`` as recorded in the report and as counted again from the model.
+def _compare_resident(
+    planned: PlannedModel, interface: _InterfaceBytes, storages: Sequence[Storage] | None
+) -> Iterator[Comparison]:
+    """Compare ``resident``, the most bytes that a runtime holds at one tick, with those counted from the model.
 
-    It is the most bytes that a runtime holds at one tick. Nothing is yielded if these cannot be
-    counted, or if a partial report, which lacks sizes, omits the number.
+    Nothing is compared if the bytes cannot be counted (`_resident_peak`), or if a partial report, which lacks
+    sizes, omits the number.
     """
     report = planned.plan.report
     peak = _resident_peak(planned, interface, storages, report_dims(planned.plan))
     is_omitted = report.partial and report.memory.resident is None
     if peak is not None and not is_omitted:
-        yield Figure("resident", report.memory.resident, peak)
+        yield Comparison("resident", report.memory.resident, peak)
 
 
 def _resident_peak(
     planned: PlannedModel,
     interface: _InterfaceBytes,
-    storages: Iterable[Storage] | None,
+    storages: Sequence[Storage] | None,
     dims: Mapping[str, int],
 ) -> int | None:
     """Return the most bytes that a runtime holds at one tick, outputs included, at these dims.
 
-    ``storages`` come from `_runtime_storages`. None if there are none, or if the bytes of an output
-    or a symbol are unknown.
+    ``storages`` are those of the tensors in a runtime, None if they are unknown. The result is None then, or
+    if the bytes of an output or a symbol are unknown.
     """
     outputs = _output_bytes_at(interface, dims)
     if storages is None or outputs is None:
@@ -230,20 +235,19 @@ def _resident_peak(
     return None if tensors is None else peak_bytes([*tensors, *outputs])
 
 
-def _model_expression_figures(
+def _compare_model_expressions(
     planned: PlannedModel, interface: _InterfaceBytes
-) -> Iterator[Figure]:
-    """Yield each sum in symbols, recorded and counted: naive, planned, the level's, inputs, outputs and total.
+) -> Iterator[Comparison]:
+    """Compare the sums in symbols of a report with counted ones: of tensors, arenas, inputs, outputs, and the total.
 
-    A sum that cannot be counted is None, as the report must not have it. Nothing is yielded if all sizes are
-    numbers, or a partial report omits all expressions. Maxima are checked by their values: ``resident`` by
-    `_resident_expression_figures`, and ``live_peak`` by `plan_figures`.
+    A sum that cannot be counted is None: the report must not have it. If all sizes are numbers, nothing is
+    compared. ``resident`` and ``live_peak`` are no sums but maxima, and are compared elsewhere by their values.
     """
     report, plan_sums = planned.plan.report, total_sums(planned.plan)
-    omits_expressions = (
-        report.partial and not report.symbolic and report.memory.planned is None
-    )
-    if omits_expressions or not is_symbolic(plan_sums["naive"]):
+    # A partial report, in which sizes are missing, may have neither totals nor expressions.
+    has_totals = bool(report.symbolic) or report.memory.planned is not None
+    is_omitted = report.partial and not has_totals
+    if is_omitted or not is_symbolic(plan_sums["naive"]):
         return
     inputs, outputs = interface.inputs, interface.outputs
     total = None
@@ -252,31 +256,35 @@ def _model_expression_figures(
         weights = {"1": interface.weights}
         minus_donated = {unit: -coefficient for unit, coefficient in interface.donated.items()}
         total = add_sums(weights, inputs, outputs, plan_sums["planned"], minus_donated)
+    # The names of ``plan_sums`` are "naive", "planned" and, for the same sum again, "level 2" or another level.
     sums = {**plan_sums, "inputs": inputs, "outputs": outputs, "total": total}
     for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
         recorded = None if text is None else canonical_dim(text)
         counted = None if byte_sum is None else canonical_expression(byte_sum)
-        yield Figure(f"{name} in symbols", recorded, counted)
+        yield Comparison(f"{name} in symbols", recorded, counted)
 
 
-def _resident_expression_figures(
-    planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
-) -> Iterator[Figure]:
-    """Yield values of the expression of ``resident``, recorded and counted from the model.
+def _compare_resident_expression(
+    planned: PlannedModel, interface: _InterfaceBytes, storages: Sequence[Storage] | None
+) -> Iterator[Comparison]:
+    """Compare values of the expression of ``resident`` with the bytes counted from the model at the same dims.
 
-    The expression is a maximum over ticks, which has no canonical text, so its values at some dims
-    are compared. It may be missing from a report, because it can be too long for a text.
+    The expression is a maximum over ticks, which has no canonical text. It may be missing from a report, because
+    it can be too long for a text. ``storages`` are those of the tensors in a runtime, None if they are unknown:
+    nothing is compared then.
     """
     resident = planned.plan.report.symbolic.get("resident")
     if resident is None:
         return
+    # The bytes are those of the tensors, in units of their arenas, and of the outputs.
     units = [arena.unit for arena in planned.plan.arenas]
-    units += [output.unit for output in interface.separate_outputs]
+    units += [unit for _, byte_sum in interface.separate_outputs for unit in byte_sum]
     for dims in sample_dims(units):
         peak = _resident_peak(planned, interface, storages, dims)
         if peak is not None:
-            yield Figure("resident in symbols", evaluate_expression(resident, dims), peak)
+            recorded = evaluate_expression(resident, dims)
+            yield Comparison("resident in symbols", recorded, peak)
 
 
 def _check_foldable(planned: PlannedModel) -> Iterator[str]:
@@ -321,35 +329,23 @@ def _constants(timeline: Timeline) -> Collection[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _OutputBytes:
-    """Bytes of one model output: ``coefficient`` times the value of ``unit``.
-
-    Attributes:
-        tick: the tick at which the output is written.
-    """
-
-    tick: int
-    unit: str
-    coefficient: int
-
-
-@dataclass(frozen=True, slots=True)
 class _InterfaceBytes:
-    """Bytes of the weights, inputs and outputs of a model.
+    """Bytes of the weights, inputs and outputs of a model; sums by unit, as ``{"1": 64, "batch": 4}``.
 
     Attributes:
         weights: of the weights of known bytes.
         inputs, outputs: None if the bytes of one of them are unknown.
         donated: of the outputs that are stored in the memory of a donated input. Empty if the bytes
             of one of them are unknown: ``outputs`` is None then, so that nothing is subtracted.
-        separate_outputs: the outputs of known bytes that are not stored in a donated input.
+        separate_outputs: each output that is not stored in a donated input, as the tick at which it is
+            written and its bytes. Unknown bytes are empty: ``outputs`` is None then.
     """
 
     weights: int
     inputs: ByteSum | None
     outputs: ByteSum | None
     donated: ByteSum
-    separate_outputs: tuple[_OutputBytes, ...]
+    separate_outputs: tuple[tuple[int, ByteSum], ...]
 
 
 def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
@@ -359,19 +355,13 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
-    # Without the outputs of unknown bytes: if there are some, the sum ``outputs`` is None, which says so.
-    separate_outputs = tuple(
-        _OutputBytes(value.first, unit, coefficient)
-        for value in outputs
-        if value.name not in donated_names
-        for unit, coefficient in (_total_bytes(planned, [value]) or {}).items()
-    )
+    separate = [value for value in outputs if value.name not in donated_names]
     return _InterfaceBytes(
         weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
         outputs=_total_bytes(planned, outputs),
         donated=_total_bytes(planned, donated) or {},
-        separate_outputs=separate_outputs,
+        separate_outputs=tuple((v.first, _total_bytes(planned, [v]) or {}) for v in separate),
     )
 
 
@@ -412,44 +402,46 @@ def _output_bytes_at(
 ) -> list[LiveBytes] | None:
     """Return the bytes of model outputs at these dims, live from their tick to the end of the run.
 
-    Outputs in donated inputs are left out. None if the bytes of an output are unknown.
+    Outputs in donated inputs are left out. None if the bytes of an output or a symbol are unknown.
     """
     if interface.outputs is None:
         return None
     intervals = []
-    for output in interface.separate_outputs:
-        factor = evaluate_unit(output.unit, dims)
-        if factor is None:
+    for tick, byte_sum in interface.separate_outputs:
+        size = evaluate_sum(byte_sum, dims)
+        if size is None:
             return None
-        intervals.append(LiveBytes(output.tick, sys.maxsize, output.coefficient * factor))
+        intervals.append(LiveBytes(tick, sys.maxsize, size))
     return intervals
 
 
 def _runtime_storages(planned: PlannedModel) -> list[Storage] | None:
-    """Return the storages as a runtime has them: only a value and its views share one.
+    """Return the storages of tensors as a runtime has them: only a tensor and its views share one.
 
     None for models with subgraphs, whose inputs and outputs a runtime shares by other rules.
     """
     if len(planned.timeline.blocks) > 1:
         return None
-    rows = {id(value): row for row, value in planned.tensors.values()}
-    # Without subgraphs the names of values are unique.
+    tensors = planned.tensors.values()
+    # The place of each planned value in the plan, by the ``id`` of the value.
+    placements = {id(value): placement for placement, value in tensors}
+    # Without subgraphs the names of values are unique: that of the base names the storage.
     return merge_storages(
-        (_view_base(value, rows).name, row) for row, value in planned.tensors.values()
+        (_view_base(value, placements).name, placement) for placement, value in tensors
     )
 
 
-def _view_base(value: Value, rows: Mapping[int, Placement]) -> Value:
+def _view_base(value: Value, placements: Mapping[int, Placement]) -> Value:
     """Return the value at the start of the chain of views that leads to a planned value.
 
-    All values of a chain have equal arena and bytes. A pinned tensor is a chain by itself. ``rows`` has the
-    planned values by ``id``; any other value is in no chain.
+    All values of a chain are planned, with equal arena and bytes. A pinned tensor is a chain by itself.
+    ``placements`` has the planned values by their ``id``.
     """
     while (base := viewed_value(value)) is not None:
-        row, base_row = rows[id(value)], rows.get(id(base))
-        if base_row is None or row.pinned or base_row.pinned:
+        own, of_base = placements[id(value)], placements.get(id(base))
+        if of_base is None or own.pinned or of_base.pinned:
             break
-        if (row.bytes, row.arena) != (base_row.bytes, base_row.arena):
+        if (own.bytes, own.arena) != (of_base.bytes, of_base.arena):
             break
         value = base
     return value

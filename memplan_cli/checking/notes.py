@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.plan_figures import Figure, printable, wrong_figures
+from memplan_cli.checking.plan_figures import Comparison, mismatches, printable
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.observations import (
     CPU,
@@ -43,7 +43,7 @@ def check_notes(planned: PlannedModel) -> Iterator[str]:
     """
     yield from _check_model_keys(planned)
     yield from _check_model_notes(planned)
-    yield from wrong_figures(_rewrite_notes(planned))
+    yield from mismatches(_compare_rewrite_notes(planned))
     yield from _check_runtime_settings(planned)
     if _notes(planned.model.metadata_props).get("notes") == "plan":
         yield from _check_no_notes(planned)
@@ -109,8 +109,8 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
         yield "the model's note has other donated inputs than the plan"
 
 
-def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield each note of the model on how it was rewritten, and the note that the plan would give.
+def _compare_rewrite_notes(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare each note of the model on how it was rewritten with the note that the plan would give.
 
     A note is None if there is nothing to note.
     """
@@ -119,84 +119,78 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
     # (``kept``) nor what was measured or planned.
     caches = replace(report.caches, kept=(), bytes=0, before=None, planned_at=0, steps=())
     noted_caches = to_json(caches) if caches != CacheSummary() else None
-    yield Figure("the note on caches", _json_or_text(notes.get("caches")), noted_caches)
+    yield Comparison("the note on caches", _json_or_text(notes.get("caches")), noted_caches)
     moved = report.external_weights
     noted_weights = f"{moved.bytes} bytes in {moved.file}" if moved.file else None
-    yield Figure("the note on weights", notes.get("weights"), noted_weights)
+    yield Comparison("the note on weights", notes.get("weights"), noted_weights)
     # "3 constants", or "3 constants in FILE". The plan does not name the file.
     folded = notes["folded"].partition(" in ")[0] if "folded" in notes else None
     count = len(report.folded.tensors)
-    yield Figure(
+    yield Comparison(
         "the note on folded constants", folded, f"{count} constants" if count else None
     )
     reference = report.validation.reference if report.validation else "defaults"
     noted_reference = None if reference == "defaults" else reference
-    yield Figure("the note on the reference", notes.get("reference"), noted_reference)
+    yield Comparison("the note on the reference", notes.get("reference"), noted_reference)
     # Whether notes on nodes and values are in the plan alone, and not in the model.
     in_plan = planned.plan.settings.get("notes") == "plan"
-    yield Figure("the note on notes", notes.get("notes"), "plan" if in_plan else None)
+    yield Comparison("the note on notes", notes.get("notes"), "plan" if in_plan else None)
     # The runtime that optimized the graph. In a portable file it is a note of the original, if any.
     runtime = report.runtime
     if runtime is not None and report.target != "portable":
         made_with = f"{runtime.name} {runtime.version} {runtime.provider}"
-        yield Figure("the note on the runtime", notes.get("runtime"), made_with)
+        yield Comparison("the note on the runtime", notes.get("runtime"), made_with)
 
 
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
-    """Yield where the settings in the model, with which it is run, contradict the plan."""
+    """Yield where the settings in the model's note, with which the model is run, contradict the plan.
+
+    If the plan's report has settings, the note must have the same. If the report has none, a note is allowed
+    only in a model that must run unoptimized. In that case its settings are those of the note.
+    """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
     noted, runtime = _json_or_text(notes.get("settings")), report.runtime
     if runtime is not None:
-        yield from wrong_figures([Figure("runtime.name", runtime.name, "onnxruntime")])
-    try:
-        settings = _settings_of_model(planned, noted)
-    except MisfitError as error:
-        yield str(error)[:400]
-        return
+        yield from mismatches([Comparison("runtime.name", runtime.name, "onnxruntime")])
+    must_run_unoptimized = _must_run_unoptimized(planned)
+    settings: RuntimeSettings | None = None
     if runtime is not None and runtime.settings is not None:
-        expected = {"provider": runtime.provider, "settings": to_json(runtime.settings)}
-        yield from wrong_figures(_noted_settings_figures(noted, expected))
-    elif settings is not None:
+        settings = runtime.settings
+        expected = {"provider": runtime.provider, "settings": to_json(settings)}
+        yield from mismatches(_compare_noted_settings(noted, expected))
+    elif must_run_unoptimized and isinstance(noted, dict):
+        try:
+            settings = from_json(
+                RuntimeSettings, noted.get("settings"), "the note on settings"
+            )
+        except MisfitError as error:
+            yield str(error)[:400]
+            return
         provider = PROVIDERS.get(report.target, CPU)
-        yield from wrong_figures(
-            [Figure("provider in the model", _flat(noted).get("provider"), provider)]
+        yield from mismatches(
+            [Comparison("provider in the model", noted.get("provider"), provider)]
         )
     elif noted is not None:
         yield "the model has a note on settings, and the plan has none"
-    if _must_run_unoptimized(planned) and not (settings and settings.is_unoptimized):
+    is_unoptimized = settings is not None and settings.is_unoptimized
+    if must_run_unoptimized and not is_unoptimized:
         yield "the settings in the model do not disable graph optimization, which would undo the plan"
     if settings is not None:
         # With caches in place, the buffers of all caches are bound. Those that an operator updates itself are
         # not among the donated pairs.
         buffers = {cache.output: cache.input for cache in report.caches.buffers}
         pairs = buffers or {output: name for name, output in report.donated.pairs}
-        yield from wrong_figures([Figure("io_binding", dict(settings.io_binding), pairs)])
+        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), pairs)])
     # ``ort_config`` repeats the settings that ONNX Runtime itself reads from a model.
     yield from _check_model_config(planned, settings or RuntimeSettings())
 
 
-def _settings_of_model(planned: PlannedModel, noted: object) -> RuntimeSettings | None:
-    """Return the settings that the model should have: those of the report, None if the report has none.
-
-    A model that must run unoptimized has settings in any case: without those of the report, the ``noted`` ones.
-
-    Raises:
-        MisfitError: the noted settings are malformed.
-    """
-    runtime = planned.plan.report.runtime
-    if runtime is not None and runtime.settings is not None:
-        return runtime.settings
-    if _must_run_unoptimized(planned) and isinstance(noted, dict):
-        return from_json(RuntimeSettings, noted.get("settings"), "the note on settings")
-    return None
-
-
-def _noted_settings_figures(noted: object, expected: object) -> Iterator[Figure]:
-    """Yield each entry of the settings in the model's note, beside what is expected."""
+def _compare_noted_settings(noted: object, expected: object) -> Iterator[Comparison]:
+    """Compare each entry of the settings in the model's note with the expected entry."""
     recorded_entries, expected_entries = _flat(noted), _flat(expected)
     for key in sorted(expected_entries.keys() | recorded_entries.keys()):
         name = f"{key[:120]} in the model"
-        yield Figure(name, recorded_entries.get(key), expected_entries.get(key))
+        yield Comparison(name, recorded_entries.get(key), expected_entries.get(key))
 
 
 def _flat(value: object) -> dict[str, object]:
@@ -231,8 +225,8 @@ def _check_model_config(planned: PlannedModel, settings: RuntimeSettings) -> Ite
     if original is not None and metadata.get(_ORT_CONFIG) == original:
         return
     expected = {"made_by": "memplan", "session_options": options} if options else None
-    figure = Figure(_ORT_CONFIG, _json_or_text(metadata.get(_ORT_CONFIG)), expected)
-    yield from wrong_figures([figure])
+    figure = Comparison(_ORT_CONFIG, _json_or_text(metadata.get(_ORT_CONFIG)), expected)
+    yield from mismatches([figure])
 
 
 def _check_node_notes(
@@ -311,14 +305,6 @@ def _check_value_notes(planned: PlannedModel) -> Iterator[str]:
 
 
 def _expected_value_notes(row: Placement) -> dict[str, str]:
-    """Return the notes that the model should have on a tensor."""
-    notes = {
-        "arena": str(row.arena),
-        "offset": str(row.offset),
-        "bytes": str(row.bytes),
-        "first": str(row.first),
-        "last": str(row.last),
-    }
-    if row.alias_of is not None:
-        notes["alias_of"] = row.alias_of
-    return notes
+    """Return the notes that the model should have on a tensor: the fields of its placement that are not None."""
+    fields = {key: getattr(row, key) for key in _VALUE_KEYS}
+    return {key: str(value) for key, value in fields.items() if value is not None}

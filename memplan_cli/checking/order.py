@@ -36,8 +36,8 @@ def unique_names(nodes: Iterable[NodeProto]) -> set[str]:
 def check_order(planned: PlannedModel) -> Iterator[str]:
     """Yield where the plan's blocks and nodes differ from those of the written model.
 
-    The blocks of the timeline have the paths of the plan's blocks, one after the other. Indices of
-    nodes without a unique name are checked if the original graph is available.
+    The ``path`` of a block is the one that the plan gives it, and must be a path that the model can have. The
+    indices of nodes without a unique name are checked if the original graph is available.
     """
     blocks, orders = planned.timeline.blocks, planned.plan.order
     if len(blocks) != len(orders):
@@ -148,8 +148,9 @@ def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
 
 
 def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]:
-    """Yield each entry ``#index`` of the plan's order that is another node in the original graph.
+    """Yield each index in the plan's order at which the original graph has another node.
 
+    An entry of the order is a node's own name, which is not checked here, or ``#7``, its index in the original.
     A node with subgraphs is found in the original by the name of one of its outputs. Its subgraphs are
     not checked if it is not found, or has another number of subgraphs there.
     """
@@ -162,8 +163,8 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
         original_nodes = list(graph.node)
         producers = {name: node for node in original_nodes for name in node.output if name}
         for node, entry in zip(block.nodes, order.nodes, strict=True):
-            is_name = entry and entry == own_name(node.proto.name)
-            if not is_name:
+            is_own_name = entry and entry == own_name(node.proto.name)
+            if not is_own_name:
                 yield from _check_index(node, entry, original_nodes)
             names = _output_names(node.proto)
             original_node = next(

@@ -22,10 +22,10 @@ from memplan_cli.checking.live_bytes import (
     canonical_expression,
     evaluate_expression,
     evaluate_sum,
-    evaluate_unit,
     is_symbolic,
     live_bytes_at,
     live_curve,
+    merge_storages,
     peak_bytes,
     sample_dims,
     tensor_storages,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
-class Figure(NamedTuple):
+class Comparison(NamedTuple):
     """A number or expression of a report as the plan file has it, and its value counted again."""
 
     name: str
@@ -71,21 +71,21 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
         yield from check_tensor_bytes(row, plan.units[row.arena], bounds)
     level = plan.report.level
     requested_level = plan.settings.get("level", level)
-    yield from wrong_figures([Figure("the report's level", level, requested_level)])
+    yield from mismatches([Comparison("the report's level", level, requested_level)])
     yield from check_slots(plan.tensors, level)
     storages = tensor_storages(plan.tensors)
-    figures = [
-        *_arena_figures(plan),
-        *_bound_figures(plan),
-        *_count_figures(plan),
-        *_unplanned_figures(plan),
-        *_total_figures(plan, storages),
-        *_related_total_figures(plan),
-        *_peak_figures(plan, storages),
-        *_expression_figures(plan, storages),
-        *_profile_figures(plan),
+    comparisons = [
+        *_compare_arenas(plan),
+        *_compare_bounds(plan),
+        *_compare_counts(plan),
+        *_compare_unplanned(plan),
+        *_compare_totals(plan, storages),
+        *_compare_related_totals(plan),
+        *_compare_peak(plan, storages),
+        *_compare_expressions(plan, storages),
+        *_compare_profiles(plan),
     ]
-    yield from wrong_figures(figures)
+    yield from mismatches(comparisons)
     for name, lowest, recorded, highest in _limits(plan):
         if not lowest <= recorded <= highest:
             yield (
@@ -93,9 +93,9 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
             )
 
 
-def wrong_figures(figures: Iterable[Figure]) -> Iterator[str]:
-    """Yield a sentence for each figure whose recorded value is not the counted one."""
-    for name, recorded, counted in figures:
+def mismatches(comparisons: Iterable[Comparison]) -> Iterator[str]:
+    """Yield a sentence for each comparison whose recorded value is not the counted one."""
+    for name, recorded, counted in comparisons:
         if recorded != counted:
             yield f"{name} is recorded as {printable(recorded)}, it is {printable(counted)}"
 
@@ -138,91 +138,94 @@ def _is_left_alone(plan: Plan) -> bool:
 def _is_live_peak_countable(plan: Plan) -> bool:
     """Return whether the live peak follows from the plan's tensors.
 
-    It does not if a plan of level 2 has the slots of level 1, because these need fewer bytes than
+    It does not for a plan of level 2 that has the slots of level 1, because these need fewer bytes than
     offsets. The live peak is then that of tensors at offsets, some of which share bytes, and the plan
     does not contain these offsets.
     """
     return plan.report.level < 2 or all(row.slot is None for row in plan.tensors)
 
 
-def _phase_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the number of nodes of all phases, and whether the model is a training step.
+def _compare_phases(plan: Plan) -> Iterator[Comparison]:
+    """Compare the phases of a report, if it has them: their names, their nodes, and the model's phase.
 
-    If the settings do not tell, it is one if it has nodes of the backward part or of the update. A report
-    may lack the phases of nodes.
+    The model's phase is that of the settings. With ``auto`` it is ``train`` if nodes of the main graph belong
+    to the backward part or to the update, else ``test``.
     """
-    report, phase = plan.report, plan.settings.get("phase", "auto")
+    report = plan.report
     if not report.phases:
         return
     main_nodes = sum(len(order.nodes) for order in plan.order if not order.block)
-    yield Figure("phases", sorted(report.phases), ["backward", "forward", "update"])
-    yield Figure("nodes of all phases", sum(report.phases.values()), main_nodes)
+    yield Comparison("phases", sorted(report.phases), ["backward", "forward", "update"])
+    yield Comparison("nodes of all phases", sum(report.phases.values()), main_nodes)
+    phase = plan.settings.get("phase", "auto")
     if phase == "auto":
         trains = report.phases.get("backward") or report.phases.get("update")
         phase = "train" if trains else "test"
-    yield Figure("the report's phase", report.phase, phase)
+    yield Comparison("the report's phase", report.phase, phase)
 
 
-def _count_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the report's numbers of nodes, blocks, placed tensors and reuses.
+def _compare_counts(plan: Plan) -> Iterator[Comparison]:
+    """Compare a report's numbers of nodes, blocks, placed tensors and reuses with the plan's order and tensors.
 
-    They are compared with the plan's order and tensors. The number of intermediates needs the model,
-    and is taken from the report.
+    The number of intermediates needs the model, and is taken from the report.
     """
     report, model = plan.report, plan.report.model
     placed, intermediates = len(plan.tensors), model.intermediates
-    yield Figure("nodes", model.nodes, sum(len(order.nodes) for order in plan.order))
-    yield Figure("blocks", model.blocks, len(plan.order))
-    yield from _phase_figures(plan)
-    yield Figure("coverage", report.coverage, placed / intermediates if intermediates else 1.0)
-    yield Figure("reuses", report.reuses, placed - _tensors_in_fresh_memory(plan.tensors))
+    yield Comparison("nodes", model.nodes, sum(len(order.nodes) for order in plan.order))
+    yield Comparison("blocks", model.blocks, len(plan.order))
+    yield from _compare_phases(plan)
+    coverage = placed / intermediates if intermediates else 1.0
+    yield Comparison("coverage", report.coverage, coverage)
+    reuses = placed - _tensors_in_fresh_memory(plan.tensors)
+    yield Comparison("reuses", report.reuses, reuses)
     if not report.donated.pairs:
-        yield Figure("donated bytes of no pairs", report.donated.bytes, 0)
+        yield Comparison("donated bytes of no pairs", report.donated.bytes, 0)
 
 
-def _unplanned_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the tensors that the report lists as unplanned, beside those that the plan's tensors imply.
+def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
+    """Compare the tensors that a report lists as unplanned with those that the plan's tensors imply.
 
     A tensor is listed for one of two reasons. It is pinned: it has a place in the plan, but shares no memory.
     Or its size is unknown: it is an intermediate without a place.
     """
     report = plan.report
-    listed = {entry.name for entry in report.unplanned}
-    listed_with_place = {name for name in listed if name in plan.by_id}
-    pinned = {row.id for row in plan.tensors if row.pinned}
-    yield Figure(
+    listed_ids = {entry.name for entry in report.unplanned}
+    listed_with_place = {tensor_id for tensor_id in listed_ids if tensor_id in plan.by_id}
+    pinned_ids = {row.id for row in plan.tensors if row.pinned}
+    yield Comparison(
         "unplanned tensors with memory of their own",
         recorded=sorted(listed_with_place),
-        counted=sorted(pinned),
+        counted=sorted(pinned_ids),
     )
     # Recomputed and chunked copies of a tensor of unknown size are intermediates without a place,
     # but only the tensor itself is listed.
     if not report.recompute.nodes and not report.chunked.regions:
-        yield Figure(
+        yield Comparison(
             "unplanned tensors without a size",
-            recorded=len(listed) - len(listed_with_place),
+            recorded=len(listed_ids) - len(listed_with_place),
             counted=report.model.intermediates - len(plan.tensors),
         )
 
 
 def _tensors_in_fresh_memory(rows: Iterable[Placement]) -> int:
-    """Return the number of tensors that reuse no memory.
+    """Return the number of tensors that reuse no memory of a tensor with an earlier first tick.
 
-    They have no bytes, or are the first in their slot, or no byte of them belonged to a tensor with
-    an earlier first tick.
+    In a slot this is the first tensor. At an offset it is a tensor of which no byte was used before.
     """
-    fresh = 0
+    count = 0
+    used_slots: set[tuple[int, int]] = set()  # arena and slot
+    # The bytes used in each arena: disjoint ranges in order, as a list of starts and a list of ends.
     used_ranges: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    used_slots: set[tuple[int, int]] = set()
     for row in sorted(rows, key=lambda row: (row.first, row.id)):
+        is_fresh = True  # a tensor without bytes
         if row.slot is not None:
-            fresh += (row.arena, row.slot) not in used_slots
+            is_fresh = (row.arena, row.slot) not in used_slots
             used_slots.add((row.arena, row.slot))
-        elif not row.bytes:
-            fresh += 1
-        else:
-            fresh += _add_range(*used_ranges[row.arena], row.offset, row.offset + row.bytes)
-    return fresh
+        elif row.bytes:
+            starts, ends = used_ranges[row.arena]
+            is_fresh = _add_range(starts, ends, row.offset, row.offset + row.bytes)
+        count += is_fresh
+    return count
 
 
 def _add_range(starts: list[int], ends: list[int], low: int, high: int) -> bool:
@@ -241,21 +244,21 @@ def _add_range(starts: list[int], ends: list[int], low: int, high: int) -> bool:
     return False
 
 
-def _arena_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the number of arenas, one for each unit, and the slots of each arena, numbered from 0."""
+def _compare_arenas(plan: Plan) -> Iterator[Comparison]:
+    """Compare the arenas with their rule: each has a unit of its own, and its slots are numbered from 0."""
     units = [arena.unit for arena in plan.arenas]
-    yield Figure("the number of arenas", recorded=len(units), counted=len(set(units)))
+    yield Comparison("the number of arenas", recorded=len(units), counted=len(set(units)))
     slots: defaultdict[int, set[int]] = defaultdict(set)
     for row in plan.tensors:
         if row.slot is not None:
             slots[row.arena].add(row.slot)
     for arena in plan.arenas:
         numbers = sorted(slots[arena.id])
-        yield Figure(f"slots of arena {arena.id}", numbers, list(range(len(numbers))))
+        yield Comparison(f"slots of arena {arena.id}", numbers, list(range(len(numbers))))
 
 
-def _bound_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the lower bound of each arena, and of all slots together at levels 0 and 1.
+def _compare_bounds(plan: Plan) -> Iterator[Comparison]:
+    """Compare the lower bound of each arena and, at levels 0 and 1, that of all slots together.
 
     A model that is left as it is has the bound 0. A report without totals may omit the bound of all slots.
     """
@@ -265,68 +268,67 @@ def _bound_figures(plan: Plan) -> Iterator[Figure]:
         bounds = dict.fromkeys(bounds, 0)
     for arena in plan.arenas:
         name = f"lower_bound of arena {arena.id}"
-        yield Figure(name, arena.lower_bound, bounds[arena.id])
-    total = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
-    if report.level == 2:
-        yield Figure("slot_bound", report.slot_bound, None)
+        yield Comparison(name, arena.lower_bound, bounds[arena.id])
+    if report.level == 2:  # without slots
+        yield Comparison("slot_bound", report.slot_bound, None)
     elif report.slot_bound is not None:
-        counted = None if is_symbolic(total) else total.get("1", 0)
-        yield Figure("slot_bound", report.slot_bound, counted)
+        bytes_by_unit = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
+        # Without values for symbols: None if an arena with a bound has a symbolic unit.
+        yield Comparison("slot_bound", report.slot_bound, evaluate_sum(bytes_by_unit, {}))
 
 
-def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield each recorded total of tensors and arenas beside its counted value, None if that is unknown.
+def _compare_totals(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
+    """Compare the totals of a report with those of the plan's tensors and arenas; None is an unknown total.
 
-    A partial report, in which sizes are missing, may have None for all totals.
+    The live peak is left out if it does not follow from the plan's tensors. A partial report, in which sizes
+    are missing, may have None for all totals.
     """
     report, memory, dims = plan.report, plan.report.memory, report_dims(plan)
     sums, level = total_sums(plan), str(report.level)
     planned = evaluate_sum(sums["planned"], dims)
-    figures = [
-        Figure("naive", memory.naive, evaluate_sum(sums["naive"], dims)),
-        Figure("planned", memory.planned, planned),
-        Figure(f"the bytes of level {level}", report.levels[level], planned),
-        Figure("total", memory.total, _total(memory, report.donated.bytes)),
+    comparisons = [
+        Comparison("naive", memory.naive, evaluate_sum(sums["naive"], dims)),
+        Comparison("planned", memory.planned, planned),
+        Comparison(f"the bytes of level {level}", report.levels[level], planned),
+        Comparison("total", memory.total, _total(memory, report.donated.bytes)),
     ]
     live = live_bytes_at(plan, storages, dims)
-    if live is None:
-        figures.append(Figure("live_peak", memory.live_peak, None))
+    if live is None:  # a symbol has no value
+        comparisons.append(Comparison("live_peak", memory.live_peak, None))
     elif _is_live_peak_countable(plan):
-        figures.append(Figure("live_peak", memory.live_peak, peak_bytes(live)))
+        comparisons.append(Comparison("live_peak", memory.live_peak, peak_bytes(live)))
     omits_totals = report.partial and memory.planned is None
-    for figure in figures:
-        is_omitted = omits_totals and figure.recorded is None
+    for comparison in comparisons:
+        is_omitted = omits_totals and comparison.recorded is None
         if not is_omitted:
-            yield figure
+            yield comparison
 
 
-def _related_total_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield figures that follow from totals of the report or of the plan.
+def _compare_related_totals(plan: Plan) -> Iterator[Comparison]:
+    """Compare three facts of a report with those that follow from its totals.
 
-    - Whether the budget of recomputation is met, unless the resident bytes are unknown. No budget counts
-      as met.
-    - The lower bound of a proved order, which is its live peak; an order that is not proved has another.
-    - The planned bytes of a model that is left as it is: nothing is reused, so they are the naive ones.
+    - The budget of recomputation is met if the resident bytes are at most the budget, or there is none.
+    - The order is proved if its lower bound is its live peak.
+    - The planned bytes of a model that is left as it is are the naive ones, because nothing is reused.
+
+    A fact about totals that are unknown is left out.
     """
     report, memory = plan.report, plan.report.memory
     budget, met = report.recompute.budget, report.recompute.met
     if budget is None:
-        yield Figure("whether the budget is met", met, True)  # noqa: FBT003 - the counted value
+        yield Comparison("whether the budget is met", recorded=met, counted=True)
     elif memory.resident is not None:
-        yield Figure("whether the budget is met", met, memory.resident <= budget)
+        yield Comparison("whether the budget is met", met, memory.resident <= budget)
     if memory.live_peak is not None:
+        bound, is_proved = memory.order_bound, memory.order_bound == memory.live_peak
         if memory.order_proved:
-            yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
+            yield Comparison("order_bound of a proved order", bound, memory.live_peak)
         else:
-            has_proof = memory.order_bound == memory.live_peak
-            yield Figure("whether the order is proved", memory.order_proved, has_proof)
+            yield Comparison("whether the order is proved", memory.order_proved, is_proved)
     if _is_left_alone(plan):
         sums, dims = total_sums(plan), report_dims(plan)
-        yield Figure(
-            "planned of a model left as it is",
-            evaluate_sum(sums["planned"], dims),
-            evaluate_sum(sums["naive"], dims),
-        )
+        planned, naive = (evaluate_sum(sums[name], dims) for name in ("planned", "naive"))
+        yield Comparison("planned of a model left as it is", planned, naive)
 
 
 def _total(memory: Memory, donated: int) -> int | None:
@@ -336,45 +338,46 @@ def _total(memory: Memory, donated: int) -> int | None:
     return memory.weights + memory.inputs + memory.outputs + memory.planned - donated
 
 
-def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the report's peak as recorded and as counted: its step, and its tensors or their bytes.
+def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
+    """Compare the report's peak: its step and its tensors, or only the bytes of these tensors.
 
-    The peak must be None if the live bytes are unknown or 0. Its node is checked by `figures`.
+    The report must have no peak if the live bytes are unknown. The peak's node is checked by `figures`.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
-        yield Figure("the peak of bytes that are not known", peak, None)
-    elif not _is_live_peak_countable(plan):
-        # The tensors of the peak are those of another layout: only their bytes are known.
-        size = 0 if peak is None else sum(size for _, size in peak.tensors)
-        yield Figure("the bytes of the tensors at the peak", size, memory.live_peak)
+        yield Comparison("the peak of bytes that are not known", peak, None)
+    elif _is_live_peak_countable(plan):
+        yield from _compare_peak_tensors(plan, storages, live)
     else:
-        yield from _storage_peak_figures(plan, storages, live)
+        # The report has the peak of tensors at offsets, and the plan has other places: slots. What is
+        # known of the peak are its bytes.
+        size = 0 if peak is None else sum(size for _, size in peak.tensors)
+        yield Comparison("the bytes of the tensors at the peak", size, memory.live_peak)
 
 
-def _storage_peak_figures(
+def _compare_peak_tensors(
     plan: Plan, storages: Sequence[Storage], live: Sequence[LiveBytes]
-) -> Iterator[Figure]:
-    """Yield the step of the live peak, the first tick with the most live bytes, and its tensors.
+) -> Iterator[Comparison]:
+    """Compare the report's peak with the first tick that has the most live bytes, and with the tensors there.
 
-    ``live`` has the live bytes of each storage.
+    If no bytes are live at any tick, the report must have no peak. ``live`` has the live bytes of each storage.
     """
     peak = plan.report.peak
     curve = live_curve(live)
     highest = max(curve.values(), default=0)
-    if not highest:
-        yield Figure("the peak of nothing", peak, None)
+    if highest == 0:
+        yield Comparison("the peak of nothing", peak, None)
         return
     tick = min(tick for tick, size in curve.items() if size == highest)
-    yield Figure("peak.step", peak and peak.step, tick)
+    yield Comparison("peak.step", peak and peak.step, tick)
     if peak is not None:
         tensors = [
             (_latest_tensor(storage, tick), size)
             for storage, (first, end, size) in zip(storages, live, strict=True)
             if first <= tick < end and size
         ]
-        yield Figure("peak.tensors", sorted(map(tuple, peak.tensors)), sorted(tensors))
+        yield Comparison("peak.tensors", sorted(map(tuple, peak.tensors)), sorted(tensors))
 
 
 def _latest_tensor(storage: Storage, tick: int) -> str:
@@ -388,56 +391,58 @@ def _latest_tensor(storage: Storage, tick: int) -> str:
     return max(live, key=lambda row: (row.first, row.id)).id
 
 
-def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the expressions of the report, and its numbers with the values of these expressions.
+def _compare_expressions(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
+    """Compare the expressions of a report with counted sums, and its numbers with the values of its expressions.
 
-    A report has expressions only if bytes of its tensors depend on a symbol. Missing ones are skipped: the
-    module `figures` checks that the report has all it must have.
+    If all bytes of the tensors are numbers, the report must have no expressions. Missing expressions are
+    skipped: the module `figures` checks that the report has all it must have.
     """
     symbolic, sums = plan.report.symbolic, total_sums(plan)
     if not is_symbolic(sums["naive"]):
-        yield Figure("expressions in symbols, where all are numbers", dict(symbolic), {})
+        name = "expressions in symbols, where all are numbers"
+        yield Comparison(name, recorded=dict(symbolic), counted={})
         return
     for name, byte_sum in sums.items():
         if name in symbolic:
             # Equal sums have one canonical text.
             recorded = canonical_dim(symbolic[name])
-            yield Figure(f"{name} in symbols", recorded, canonical_expression(byte_sum))
-    yield from _total_expression(plan, canonical_expression(sums["planned"]))
-    yield from _live_peak_expression(plan, storages)
-    yield from _expression_values(plan)
+            yield Comparison(f"{name} in symbols", recorded, canonical_expression(byte_sum))
+    yield from _compare_total_expression(plan, canonical_expression(sums["planned"]))
+    yield from _compare_live_peak_expression(plan, storages)
+    yield from _compare_expression_values(plan)
 
 
-def _total_expression(plan: Plan, planned: int | str) -> Iterator[Figure]:
-    """Yield the total in symbols, with the sum of its terms: ``planned``, and others as the report has them.
+def _compare_total_expression(plan: Plan, planned: int | str) -> Iterator[Comparison]:
+    """Compare the total in symbols with the sum of its terms: ``planned``, and others as the report has them.
 
-    With donated inputs the total is less by their bytes, of which the plan has no expression: it is skipped.
+    With donated inputs nothing is compared: the total is then less by their bytes, of which the plan has no
+    expression.
     """
     report, symbolic = plan.report, plan.report.symbolic
     if {"inputs", "outputs", "total"} <= symbolic.keys() and not report.donated.pairs:
         parts = f"({symbolic['inputs']}) + ({symbolic['outputs']}) + ({planned})"
         total = canonical_dim(f"{report.memory.weights} + {parts}")
-        yield Figure("total in symbols", canonical_dim(symbolic["total"]), total)
+        yield Comparison("total in symbols", canonical_dim(symbolic["total"]), total)
 
 
-def _live_peak_expression(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield values of the live peak in symbols, a maximum over ticks, which has no canonical text."""
+def _compare_live_peak_expression(
+    plan: Plan, storages: Sequence[Storage]
+) -> Iterator[Comparison]:
+    """Compare the live peak in symbols by its values at some dims: a maximum over ticks has no canonical text."""
     text = plan.report.symbolic.get("live_peak")
     if text is None or not _is_live_peak_countable(plan):
         return
     for dims in sample_dims([arena.unit for arena in plan.arenas]):
         live = live_bytes_at(plan, storages, dims)
         if live is not None:
-            yield Figure(
-                "live_peak in symbols", evaluate_expression(text, dims), peak_bytes(live)
-            )
+            recorded = evaluate_expression(text, dims)
+            yield Comparison("live_peak in symbols", recorded, peak_bytes(live))
 
 
-def _expression_values(plan: Plan) -> Iterator[Figure]:
-    """Yield each number that has an expression too, with the value of the expression.
+def _compare_expression_values(plan: Plan) -> Iterator[Comparison]:
+    """Compare each known number that has an expression too with the value of the expression.
 
-    An expression under a name that no number has is yielded with None as its value, so that it is
-    reported as wrong. An expression of a number that the report leaves unknown is skipped.
+    An expression under a name that no number has is compared with None, so that it is reported as wrong.
     """
     report, memory, dims = plan.report, plan.report.memory, report_dims(plan)
     numbers: dict[str, int | None] = {
@@ -452,18 +457,18 @@ def _expression_values(plan: Plan) -> Iterator[Figure]:
     numbers |= {f"level {level}": size for level, size in report.levels.items()}
     for name, text in report.symbolic.items():
         if name not in numbers:
-            yield Figure(f"{name[:40]} in symbols", text, None)
+            yield Comparison(f"{name[:40]} in symbols", text, None)
             continue
         number = numbers[name]
         if number is not None:
             title = f"the bytes of {name}" if name.startswith("level ") else name
-            yield Figure(title, number, evaluate_expression(text, dims))
+            yield Comparison(title, number, evaluate_expression(text, dims))
 
 
-def _profile_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the recorded total for each other binding of dims, with the sum of its recorded parts.
+def _compare_profiles(plan: Plan) -> Iterator[Comparison]:
+    """Compare the recorded total for each other binding of dims with the sum of its recorded parts.
 
-    The parts are weights, inputs, outputs and planned bytes. Nothing is yielded if inputs are donated:
+    The parts are weights, inputs, outputs and planned bytes. Nothing is compared if inputs are donated:
     a total is then less by the donated bytes, which are not recorded for these bindings.
     """
     if plan.report.donated.pairs:
@@ -471,7 +476,7 @@ def _profile_figures(plan: Plan) -> Iterator[Figure]:
     for profile in plan.report.profiles:
         dims = ", ".join(f"{name}={value}" for name, value in profile.dims.items())
         sum_of_parts = _total(profile.memory, donated=0)
-        yield Figure(f"total at {dims[:120]}", profile.memory.total, sum_of_parts)
+        yield Comparison(f"total at {dims[:120]}", profile.memory.total, sum_of_parts)
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
@@ -546,7 +551,7 @@ def _level_limits(
 
 
 def _ordered_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:
-    """Yield the order's bound, the live peak and the planned bytes: each is at most the next one.
+    """Yield the limit of the order's bound, the live peak and the planned bytes: each is at most the next known one.
 
     The planned bytes are at most ``naive`` plus the padding for alignment. ``suffix`` is added to
     the names.
@@ -559,13 +564,10 @@ def _ordered_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limi
     ]
     known = [(name, size) for name, size in totals if size is not None]
     for (name, size), (_, next_size) in pairwise(known):
-        yield _Limit(name + suffix, 0, size, next_size)
+        yield _Limit(name + suffix, lowest=0, recorded=size, highest=next_size)
 
 
 def _unshared_peak(plan: Plan) -> int:
     """Return the most bytes live at one tick if no tensors shared bytes. No pool needs less."""
-    dims = report_dims(plan)
-    factors = {arena.id: evaluate_unit(arena.unit, dims) or 0 for arena in plan.arenas}
-    return peak_bytes(
-        LiveBytes(row.first, row.last, row.bytes * factors[row.arena]) for row in plan.tensors
-    )
+    storages = merge_storages((row.id, row) for row in plan.tensors)  # one for each tensor
+    return peak_bytes(live_bytes_at(plan, storages, report_dims(plan)) or ())

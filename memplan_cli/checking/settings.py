@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.order import is_in_file_order
-from memplan_cli.checking.plan_figures import Figure, wrong_figures
+from memplan_cli.checking.plan_figures import Comparison, mismatches
 from memplan_cli.core.results.report import DonationSummary
 from memplan_cli.core.results.rewrites import (
     CacheSummary,
@@ -30,72 +30,75 @@ _CHOSEN_ALIGNMENTS = (64, 32, 16, 8, 4, 2, 1)
 
 def check_settings(planned: PlannedModel) -> Iterator[str]:
     """Yield the settings that contradict the plan or the written model."""
-    yield from wrong_figures(_rewrite_figures(planned))
-    yield from wrong_figures(_choice_figures(planned))
-    yield from wrong_figures(_model_choice_figures(planned))
-    yield from wrong_figures(_budget_figures(planned))
+    yield from mismatches(_compare_rewrites(planned))
+    yield from mismatches(_compare_choices(planned))
+    yield from mismatches(_compare_target_and_loss(planned))
+    yield from mismatches(_compare_budgets(planned))
     yield from _check_alignments(planned)
     yield from _check_donated_names(planned)
     yield from _check_exposed(planned)
     yield from _check_order_kept(planned)
 
 
-def _rewrite_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the results of each rewrite that the settings do not ask for, which must be none."""
+def _compare_rewrites(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the results of each rewrite that the settings do not ask for with the results of no rewrite."""
     settings, report = planned.plan.settings, planned.plan.report
     not_asked = "which the settings do not ask for,"
     if settings.get("recompute", "none") == "none":
-        yield Figure(f"recomputation, {not_asked}", report.recompute, RecomputeSummary())
+        yield Comparison(f"recomputation, {not_asked}", report.recompute, RecomputeSummary())
     if settings.get("chunk", "none") == "none":
-        yield Figure(f"chunking, {not_asked}", report.chunked, ChunkingSummary())
+        yield Comparison(f"chunking, {not_asked}", report.chunked, ChunkingSummary())
     if settings.get("fold_constants", False) is False:
-        yield Figure(f"folding, {not_asked}", report.folded, FoldingSummary())
+        yield Comparison(f"folding, {not_asked}", report.folded, FoldingSummary())
     if settings.get("donate", {}) == {}:
-        yield Figure(f"donations, {not_asked}", report.donated, DonationSummary())
+        yield Comparison(f"donations, {not_asked}", report.donated, DonationSummary())
 
 
-def _choice_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the choices of the settings, with those of the report: caches, target and loss."""
+def _compare_choices(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the choices of the settings with those of the report: caches, target and loss."""
     settings, report = planned.plan.settings, planned.plan.report
     capacity = report.caches.capacity or None
-    yield Figure("settings.capacity", settings.get("capacity"), capacity)
+    yield Comparison("settings.capacity", settings.get("capacity"), capacity)
     kv_cache = "in-place" if report.caches != CacheSummary() else "keep"
-    yield Figure("settings.kv_cache", settings.get("kv_cache", "keep"), kv_cache)
-    yield Figure("settings.target", settings.get("target", report.target), report.target)
+    yield Comparison("settings.kv_cache", settings.get("kv_cache", "keep"), kv_cache)
+    yield Comparison("settings.target", settings.get("target", report.target), report.target)
     if settings.get("loss") is not None:
-        yield Figure("settings.loss", settings["loss"], report.loss)
+        yield Comparison("settings.loss", settings["loss"], report.loss)
 
 
-def _model_choice_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the target and the loss of the report, with those that the models allow."""
-    report = planned.plan.report
-    if planned.original is not None:
-        # For any other target, ONNX Runtime optimized the graph before it was planned.
-        is_portable = not planned.original.was_optimized
-        yield Figure(
-            "whether the target is portable", report.target == "portable", is_portable
-        )
+def _compare_target_and_loss(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the target and the loss of a report with the models.
+
+    The target is ``portable`` just if the planned graph is not one that ONNX Runtime optimized, which is known
+    with the original at hand. A loss is an output of a node of the main graph.
+    """
+    report, original = planned.plan.report, planned.original
+    if original is not None:
+        is_recorded_portable = report.target == "portable"
+        is_portable = not original.was_optimized
+        yield Comparison("whether the target is portable", is_recorded_portable, is_portable)
     outputs = (value for node in planned.timeline.main.nodes for value in node.outputs)
     computed_ids = {value.tensor_id for value in outputs if value is not None}
-    yield Figure("loss", report.loss, report.loss if report.loss in computed_ids else None)
+    is_computed = report.loss in computed_ids
+    yield Comparison("loss", report.loss, report.loss if is_computed else None)
 
 
-def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the budgets that the report records for recomputation and chunks: that of the settings, or None.
+def _compare_budgets(planned: PlannedModel) -> Iterator[Comparison]:
+    """Compare the budgets that a report records for recomputation and for chunks with that of the settings.
 
-    A budget that is a share of the original's bytes is not checked.
+    A rewrite that the settings do not ask for, or that was left out, has an empty record without a budget. A
+    budget that is a share of the original's bytes (a float) is not checked.
     """
     settings, report = planned.plan.settings, planned.plan.report
     budget = settings.get("budget")
     if isinstance(budget, float):
         return
     recompute, chunked = report.recompute, report.chunked
-    # The record of a rewrite is empty, without a budget, if the settings do not ask for it or it was left out.
-    # Of the choices for recomputation only "auto" has a budget; chunking has no other choice.
-    has_budget = settings.get("recompute") == "auto" and recompute != RecomputeSummary()
-    yield Figure("recompute.budget", recompute.budget, budget if has_budget else None)
-    has_budget = chunked != ChunkingSummary()
-    yield Figure("chunked.budget", chunked.budget, budget if has_budget else None)
+    # Recomputation has further choices, without a budget. Chunking has no other choice than "auto".
+    is_automatic = settings.get("recompute") == "auto" and recompute != RecomputeSummary()
+    yield Comparison("recompute.budget", recompute.budget, budget if is_automatic else None)
+    is_chunked = chunked != ChunkingSummary()
+    yield Comparison("chunked.budget", chunked.budget, budget if is_chunked else None)
 
 
 def _check_alignments(planned: PlannedModel) -> Iterator[str]:

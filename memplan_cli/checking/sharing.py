@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from memplan_cli.checking.timeline import Node, PlacedTensor, PlannedModel, Timeline, Value
     from memplan_cli.core.results.placements import Placement
 
-_LEVEL_WITH_SHARING = 2
-
 
 def check_sharing(planned: PlannedModel) -> Iterator[str]:
     """Yield errors of tensors that share bytes by ``alias_of``.
@@ -57,7 +55,7 @@ def _check_alias(row: Placement, planned: PlannedModel) -> Iterator[str]:
     base = planned.tensors.get(row.alias_of or "")
     name = f"tensor {row.id[:120]!r}"
     level = planned.plan.report.level
-    if level < _LEVEL_WITH_SHARING:
+    if level < 2:
         yield f"{name} shares bytes, which is not allowed at level {level}"
     elif base is None or base.placement.alias_of is not None:
         yield f"{name} shares the bytes of {str(row.alias_of)[:120]!r}, which has no bytes of its own"
@@ -140,10 +138,12 @@ def _is_view_or_in_place(
 def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:
     """Return whether the producer of a value may write it over ``other``, which ends at this node.
 
-    Both share one buffer. The output of an If may have the bytes of the branch output that it
-    returns. Any other node with subgraphs may overwrite nothing. A node without may write its first
-    output over ``other`` if it reads the buffer as ``other`` only, and only at inputs that its
-    operator may overwrite. ``buffers`` is that of `_check_overwrites`.
+    ``buffers`` has the buffer of each value that shares bytes, by ``id``; both values have the same.
+
+    - An If may return ``other``, an output of the branch that it ran, as this value.
+    - A Loop or Scan may overwrite nothing.
+    - Any other node may write its first output over ``other`` if it reads the buffer as ``other`` only, and
+      only at inputs that its operator may overwrite.
     """
     node = value.producer
     if node is None:

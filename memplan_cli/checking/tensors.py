@@ -175,11 +175,12 @@ def check_layout(plan: Plan) -> Iterator[str]:
         by_arena[storage.arena].append(storage)
     for arena in plan.arenas:
         storages = by_arena.pop(arena.id, [])
-        yield from _check_height(arena, storages)
+        yield from _check_alignment_and_height(arena, storages)
         overlap = first_overlap_of_boxes(
             [Box(s.first, s.end, s.offset, s.offset + s.bytes) for s in storages]
         )
         if overlap is not None:
+            # The second is the one that becomes live later.
             earlier, later = storages[overlap[0]], storages[overlap[1]]
             yield (
                 f"tensors {earlier.name[:120]!r} and {later.name[:120]!r} lie on the same "
@@ -190,7 +191,9 @@ def check_layout(plan: Plan) -> Iterator[str]:
     yield from check_slots(plan.tensors, plan.report.level)
 
 
-def _check_height(arena: PlannedArena, storages: Sequence[Storage]) -> Iterator[str]:
+def _check_alignment_and_height(
+    arena: PlannedArena, storages: Sequence[Storage]
+) -> Iterator[str]:
     """Yield unaligned offsets, and a height that the storages of the arena do not explain.
 
     The height must be at least the highest end of a storage, and at most this end, aligned.

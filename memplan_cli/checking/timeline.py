@@ -285,17 +285,19 @@ def _define(block: Block, name: str, kind: ValueKind, timeline: Timeline) -> Val
 def _add_nodes(block: Block, timeline: Timeline) -> None:
     """Add the nodes of a block and of its subgraphs to the timeline, in the order of the file.
 
-    A node reads its inputs at its first tick and writes its outputs at its last one. The ticks of
-    its subgraphs are between both.
+    A node reads its inputs at its first tick and writes its outputs at its last one. A node without subgraphs
+    has one tick, which is both. The ticks of subgraphs are between the first and the last tick of their node.
     """
     for index, proto in enumerate(block.graph.node):
         node = Node(proto, block, index, start=timeline.ticks)
         block.nodes.append(node)
         node.inputs = [_read_input(name, node, timeline) for name in proto.input]
-        timeline.ticks += 1  # the first tick is taken
-        if proto.attribute:
-            _add_subgraphs(node, timeline)
+        timeline.ticks += 1  # the first tick
+        _add_subgraphs(node, timeline)
+        if node.subgraphs:
+            timeline.ticks += 1  # the last tick, after those of the subgraphs
         node.last = timeline.ticks - 1
+        _extend_subgraph_outputs(node)
         is_constant = node.operator == "Constant"
         kind = ValueKind.WEIGHT if is_constant else ValueKind.NODE_OUTPUT
         node.outputs = [_define_output(name, node, kind, timeline) for name in proto.output]
@@ -343,10 +345,7 @@ def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -
 
 
 def _add_subgraphs(node: Node, timeline: Timeline) -> None:
-    """Add the subgraphs of a node, and then the tick at which the node's outputs are written.
-
-    The outputs of the subgraphs are live until this tick. A node without subgraphs gets no further tick.
-    """
+    """Add the subgraphs of a node to the node and to the timeline, in the order of its attributes."""
     for attribute in node.proto.attribute:
         graphs = [(attribute.name, attribute.g)] if attribute.HasField("g") else []
         graphs += [
@@ -358,16 +357,14 @@ def _add_subgraphs(node: Node, timeline: Timeline) -> None:
             node.subgraphs.append(subgraph)
             _add_block_inputs(subgraph, timeline)
             _add_nodes(subgraph, timeline)
-    if not node.subgraphs:
-        return
-    last_tick = timeline.ticks
-    timeline.ticks += 1
+
+
+def _extend_subgraph_outputs(node: Node) -> None:
+    """Keep the outputs of a node's subgraphs live until its last tick, at which its own outputs are written."""
     for subgraph in node.subgraphs:
         for value in subgraph.outputs:
-            value.extend_to(last_tick)
-            if (
-                value.block is subgraph
-            ):  # and not a value of an outer block that the subgraph returns
+            value.extend_to(node.last)
+            if value.block is subgraph:  # not a value of an outer block
                 value.is_block_input_or_output = True
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, cast
 
-from memplan_cli.checking.plan_figures import Figure, check_plan_figures, wrong_figures
+from memplan_cli.checking.plan_figures import Comparison, check_plan_figures, mismatches
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.plan import Plan, check
 from memplan_cli.errors import PlanError, SettingsError, refuse_endless, unreadable
@@ -63,7 +63,7 @@ def checked_plan(data: object) -> Plan:
     for disagreement in check_plan_figures(plan, bounds_of(plan)):
         raise PlanError(disagreement)
     _check_settings(plan)
-    for disagreement in wrong_figures(_symbolic_peak_figures(plan)):
+    for disagreement in mismatches(_compare_symbolic_peak(plan)):
         raise PlanError(disagreement)
     _check_chunks(plan)
     _check_constants(plan)
@@ -120,7 +120,7 @@ def _check_settings(plan: Plan) -> None:
         raise PlanError(f"the plan's settings are not valid: {_SIZES_OBSERVED} is no bool")
 
 
-def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:
+def _compare_symbolic_peak(plan: Plan) -> Iterator[Comparison]:
     """Yield the expression of the live peak, counted by the planner's own function.
 
     The checker has no such function, because a maximum of sums of symbols has no canonical form that
@@ -134,7 +134,7 @@ def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:
     arenas = zip(plan.arenas, plan.problems, strict=True)
     # Units are unique: `check_plan_figures` refused a plan with two arenas of one unit.
     buffers_by_unit = {arena.unit: problem.buffers for arena, (problem, _layout) in arenas}
-    yield Figure("live_peak in symbols", recorded, live_peak_text(buffers_by_unit))
+    yield Comparison("live_peak in symbols", recorded, live_peak_text(buffers_by_unit))
 
 
 def _check_chunks(plan: Plan) -> None:
@@ -163,7 +163,7 @@ def _check_constants(plan: Plan) -> None:
     """Refuse records of constants that contradict the plan: foldable tensors, and folded ones.
 
     - *Foldable* tensors could be computed ahead: each must be listed once, with its bytes at the peak.
-    - The sums over foldable and folded tensors must be right (`_constant_figures`).
+    - The sums over foldable and folded tensors must be right (`_compare_constants`).
     - The foldable bytes, in each profile too, must be a part of the live peak.
     - *Folded* tensors were computed ahead: the settings must ask for that.
     """
@@ -179,7 +179,7 @@ def _check_constants(plan: Plan) -> None:
                 f"tensor {tensor.name[:120]!r} is recorded as foldable with {tensor.bytes} "
                 "bytes, and the peak has no such tensor"
             )
-    for disagreement in wrong_figures(_constant_figures(plan)):
+    for disagreement in mismatches(_compare_constants(plan)):
         raise PlanError(disagreement)
     for memory in (report.memory, *(row.memory for row in report.profiles)):
         if memory.foldable is not None and not 0 <= memory.foldable <= (memory.live_peak or 0):
@@ -191,7 +191,7 @@ def _check_constants(plan: Plan) -> None:
         raise PlanError("constants are recorded as folded, which the settings do not ask for")
 
 
-def _constant_figures(plan: Plan) -> Iterator[Figure]:
+def _compare_constants(plan: Plan) -> Iterator[Comparison]:
     """Yield each recorded number about constants with the number counted again.
 
     They are the bytes of foldable tensors, the bytes of folded ones, and how many folded tensors are in
@@ -200,8 +200,8 @@ def _constant_figures(plan: Plan) -> Iterator[Figure]:
     report = plan.report
     if report.memory.foldable is not None or report.foldable:
         foldable_bytes = sum(tensor.bytes for tensor in report.foldable)
-        yield Figure("foldable", report.memory.foldable, foldable_bytes)
+        yield Comparison("foldable", report.memory.foldable, foldable_bytes)
     folded_bytes = sum(tensor.bytes for tensor in report.folded.tensors)
-    yield Figure("the bytes of folded constants", report.folded.added, folded_bytes)
+    yield Comparison("the bytes of folded constants", report.folded.added, folded_bytes)
     planned_count = sum(tensor.name in plan.by_id for tensor in report.folded.tensors)
-    yield Figure("folded tensors that need memory", planned_count, 0)
+    yield Comparison("folded tensors that need memory", planned_count, 0)

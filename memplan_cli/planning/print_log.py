@@ -43,7 +43,7 @@ def log_lines(plan: Plan) -> Iterator[str]:
     for reuse in reuses(plan.tensors, plan.report.level):
         name = _described(reuse.tensor)
         if reuse.donor is None:
-            yield f"-: {name} not reused: {why_not(plan, reuse)}"
+            yield f"-: {name} not reused: {reason_for_no_reuse(plan, reuse)}"
             continue
         tensor = reuse.tensor
         where = (
@@ -66,7 +66,7 @@ def is_left_alone(plan: Plan) -> bool:
     return isinstance(mem_param, dict) and mem_param.get(key) is False
 
 
-def why_not(plan: Plan, reuse: Reuse) -> str:
+def reason_for_no_reuse(plan: Plan, reuse: Reuse) -> str:
     """Return why a tensor of a plan reuses no memory; empty if it does."""
     if reuse.donor is None and is_left_alone(plan):
         return "the model is left as it is"

@@ -17,7 +17,7 @@ _MAX_NAME_LENGTH = 1000
 """Characters of a name that are shown."""
 
 
-def terminal(text: str) -> str:
+def printable_name(text: str) -> str:
     r"""Return a name with unprintable characters as escapes such as ``\x1b``, cut to 1000."""
     return printable(text[:_MAX_NAME_LENGTH])
 
@@ -39,7 +39,7 @@ def shortened(text: str, width: int) -> str:
     A longer name keeps its start and its end around an ellipsis; below a width of 5, which has no
     room for both, only its start.
     """
-    shown = terminal(text)
+    shown = printable_name(text)
     if len(shown) <= width or width < 5:
         return shown[:width]
     head = (width - 1) // 2
@@ -49,15 +49,17 @@ def shortened(text: str, width: int) -> str:
 
 def per_unit(unit: str) -> str:
     """Return the suffix of a size in multiples of a unit: `` x batch*seq``; empty for ``1``."""
-    return "" if unit == "1" else f" x {terminal(unit)}"
+    return "" if unit == "1" else f" x {printable_name(unit)}"
 
 
 def html(text: str) -> str:
     """Return text for elements and quoted attributes of HTML or XML.
 
-    Characters that XML forbids are escapes, as for `terminal`.
+    Characters that XML forbids are escapes, as for `printable_name`.
     """
-    shown = terminal(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = (
+        printable_name(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )
     return shown.replace('"', "&quot;").replace("'", "&#39;")
 
 
@@ -72,7 +74,7 @@ def markdown(text: str) -> str:
 
     In a table it must be `markdown_in_table`.
     """
-    shown = terminal(text)
+    shown = printable_name(text)
     runs = re.findall(r"`+", shown)
     fence = "`" * (1 + max((len(run) for run in runs), default=0))
     # A blank separates backticks of the text from the fence, and fills an empty span. If a span has
@@ -103,7 +105,7 @@ def markdown_prose(text: str) -> str:
 
     Syntax of blocks at its start, such as ``# ``, stays.
     """
-    escaped = _INLINE_MARKDOWN.sub(r"\\\g<0>", terminal(text))
+    escaped = _INLINE_MARKDOWN.sub(r"\\\g<0>", printable_name(text))
     # GitHub finds mentions and issues after rendering: an empty comment separates them.
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 
@@ -117,7 +119,7 @@ def _quoted(item: str | float) -> str:
     """Return a number as it is, and a text in quotes if it has a separator in it."""
     if not isinstance(item, str):
         return str(item)
-    shown = terminal(item)
+    shown = printable_name(item)
     if shown[:1] in ("=", "+", "-", "@"):
         shown = f"'{shown}"  # otherwise a spreadsheet evaluates it as a formula
     return '"' + shown.replace('"', '""') + '"' if re.search(r'[",;\t\s]', shown) else shown
@@ -125,18 +127,18 @@ def _quoted(item: str | float) -> str:
 
 def github(text: str) -> str:
     """Return the message of a GitHub workflow command on one line: a new line could be a command."""
-    shown = "\n".join(terminal(line) for line in text.split("\n"))
+    shown = "\n".join(printable_name(line) for line in text.split("\n"))
     return shown.replace("%", "%25").replace("\n", "%0A")
 
 
 def github_property(text: str) -> str:
     """Return a property of a GitHub workflow command (``file=``, ``title=``)."""
-    return github(terminal(text)).replace(":", "%3A").replace(",", "%2C")
+    return github(printable_name(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def c_string(text: str) -> str:
     """Return a C string literal that shows a name; unprintable characters are escapes in it."""
-    return c_literal(terminal(text))
+    return c_literal(printable_name(text))
 
 
 def c_literal(text: str) -> str:

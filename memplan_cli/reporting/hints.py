@@ -146,7 +146,7 @@ def unknown_sizes_hint(plan: Plan) -> str:
     Empty if no option helps.
     """
     hints = []
-    options = " ".join(filter(None, _options_for_unknown_sizes(plan)))
+    options = " ".join(_options_for_unknown_sizes(plan))
     if options:
         hints.append(f"{options} makes them known")
     if plan.report.partial and plan.report.memory.planned is None:
@@ -157,19 +157,21 @@ def unknown_sizes_hint(plan: Plan) -> str:
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     """Yield the options that can make unknown sizes known: those that bind dims, and the one that allows a run.
 
-    Those that bind dims are empty if the user bound all dims of inputs.
+    Dims are bound if the user has not bound all dims of inputs, and one of the dims has no value; or if all
+    have assumed values, but the plan has sizes in symbols, because no run was allowed. A run is allowed if it
+    is not yet, and sizes can depend on data.
     """
-    report, inputs = plan.report, free_inputs(plan.report)
-    values = {name: dim.value for name, dim in report.bindings.items()}
-    symbols_in_inputs = {symbol for item in inputs for symbol in item.symbols}
+    report, unbound_inputs = plan.report, free_inputs(plan.report)
+    values = {name: dim.value for name, dim in report.bindings.items()}  # also assumed ones
+    symbols_in_inputs = {symbol for item in unbound_inputs for symbol in item.symbols}
     symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
-    has_unbound_symbol = not symbols_in_inputs <= values.keys()
-    has_undeclared_dim = any(None in item.shape for item in inputs)
     may_run = plan.settings.get("run", True)
-    # Without a run, sizes may have stayed symbolic in dims whose values are assumed.
-    has_symbolic_size = bool(symbols_in_sizes) and not may_run
-    if has_unbound_symbol or has_undeclared_dim or has_symbolic_size:
-        yield binding_options(inputs, values)
+    if unbound_inputs:
+        has_unknown_symbol = not symbols_in_inputs <= values.keys()
+        has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
+        has_symbolic_size = bool(symbols_in_sizes) and not may_run
+        if has_unknown_symbol or has_undeclared_dim or has_symbolic_size:
+            yield binding_options(unbound_inputs, values)
     # A symbol that no input has stands for a number that only data tells, which a run observes.
     depends_on_data = report.partial or not symbols_in_sizes <= symbols_in_inputs
     if depends_on_data and not may_run:

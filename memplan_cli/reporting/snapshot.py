@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim
     from memplan_cli.core.results.memory import Memory
     from memplan_cli.core.results.observations import ProcessBytes
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
 
@@ -322,28 +321,24 @@ def _dim_text(dim: Dim, dims: Mapping[str, str]) -> str:
 
 
 def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, TensorFacts]:
-    """Return the facts of every tensor in an arena of fixed sizes, by tensor id."""
+    """Return the facts of every tensor in an arena of fixed sizes, by tensor id.
+
+    ``bytes_at_peak`` are the bytes of the tensors that are live at the peak of the plan, by tensor id.
+    """
     nodes = nodes_at(plan)
     fixed_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
-    return {
-        tensor.id: _facts_of(tensor, nodes, bytes_at_peak.get(tensor.id, 0))
-        for tensor in plan.tensors
-        if tensor.arena in fixed_arenas
-    }
-
-
-def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> TensorFacts:
-    """Return the facts of one tensor.
-
-    Args:
-        tensor: is live from step ``first`` until before step ``last``; if pinned, for the whole run.
-        nodes: labels of nodes by step.
-        at_peak: bytes of the tensor that are live at the peak of the plan.
-    """
-    made_by, read_by = nodes.get(tensor.first, ""), nodes.get(tensor.last - 1, "")
-    if tensor.pinned:  # the nodes at its first and last step need not use it
-        made_by, read_by = "", f"the end of the run ({tensor.pinned})"
-    return TensorFacts(tensor.bytes, tensor.last - tensor.first, made_by, read_by, at_peak)
+    facts: dict[str, TensorFacts] = {}
+    for tensor in plan.tensors:
+        if tensor.arena not in fixed_arenas:
+            continue
+        made_by, read_by = nodes.get(tensor.first, ""), nodes.get(tensor.last - 1, "")
+        if (
+            tensor.pinned
+        ):  # live for the whole run: the nodes at its start and end need not use it
+            made_by, read_by = "", f"the end of the run ({tensor.pinned})"
+        at_peak, steps = bytes_at_peak.get(tensor.id, 0), tensor.last - tensor.first
+        facts[tensor.id] = TensorFacts(tensor.bytes, steps, made_by, read_by, at_peak)
+    return facts
 
 
 SCHEMA = "memplan.baseline/1"

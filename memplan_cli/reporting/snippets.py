@@ -295,7 +295,7 @@ def _donated_array(settings: RuntimeSettings) -> Iterator[str]:
 def _session_calls(settings: RuntimeSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield ``(function, arguments)`` of the C API for each session option.
 
-    The arguments are those behind the options. Attributes in `_WITHOUT_C` are left out:
+    The arguments are those that follow the pointer to the session options. Attributes in `_WITHOUT_C` are left out:
     `_python_only_comments` names them.
 
     Raises:

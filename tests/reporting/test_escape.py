@@ -18,13 +18,13 @@ ANYTHING = st.text(st.characters(codec=None), max_size=60)
 
 @given(ANYTHING)
 def test_escaped_terminal_text_is_printable(text: str) -> None:
-    assert escape.terminal(text).isprintable()
+    assert escape.printable_name(text).isprintable()
 
 
 def test_terminal_text_shows_what_was_hidden() -> None:
-    assert escape.terminal("a\x1b[31m\x9b\u202eb\ud800") == r"a\x1b[31m\x9b\u202eb\ud800"
-    assert escape.terminal("漢字 é") == "漢字 é"
-    assert len(escape.terminal("x" * 10**6)) == 1000
+    assert escape.printable_name("a\x1b[31m\x9b\u202eb\ud800") == r"a\x1b[31m\x9b\u202eb\ud800"
+    assert escape.printable_name("漢字 é") == "漢字 é"
+    assert len(escape.printable_name("x" * 10**6)) == 1000
 
 
 def test_a_long_name_keeps_both_ends() -> None:
@@ -37,7 +37,7 @@ def test_a_long_name_keeps_both_ends() -> None:
 def test_xml_holds_any_text_in_elements_and_attributes(text: str) -> None:
     shown = escape.html(text)
     root = ET.fromstring(f"<a b=\"{shown}\" c='{shown}'>{shown}</a>")  # noqa: S314 - ours
-    assert (root.text or "") == escape.terminal(text)
+    assert (root.text or "") == escape.printable_name(text)
     assert len(root) == 0
 
 
@@ -71,7 +71,7 @@ def test_a_markdown_code_span_closes_only_at_its_end(text: str) -> None:
     inner = span[len(fence[0]) : -len(fence[0])]
     assert len(fence[0]) not in {len(run) for run in re.findall("`+", inner)}
     assert "\n" not in span
-    assert inner.strip(" ") == escape.terminal(text).strip(" ")
+    assert inner.strip(" ") == escape.printable_name(text).strip(" ")
     cell = escape.markdown_in_table(text)
     assert not re.search(r"(?<!\\)\|", cell), "a bar would end the table's cell"
     assert cell.replace(r"\|", "|") == span

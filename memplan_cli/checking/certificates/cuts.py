@@ -68,7 +68,8 @@ def check_cuts(
 def _check_pair(cuts: Sequence[Cut]) -> None:
     """Check that two cuts assume the two possible orders of the same two groups.
 
-    Each cut assumes that the group ``before`` runs before its own group, or ``after`` after it.
+    A cut is about one group, ``cut.node``. It assumes that the group ``cut.before`` runs before this group,
+    or that the group ``cut.after`` runs after it.
 
     Raises:
         ProofError: with the reason.
@@ -92,9 +93,9 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     """Return the least bytes that a cut proves for the step of its group, in every order that it assumes.
 
-    In any order the group overwrites at most one of its ``replaceable`` tensors. The cut has one dual (see the
-    module) for each of them, for all orders in which no other tensor is overwritten. Each order is such a case,
-    so the smallest bound holds in every order. A group that can overwrite nothing has one dual, for None.
+    In any order the group overwrites at most one of its ``replaceable`` tensors. For each of them the cut has a
+    *dual*: a lower bound for the orders in which the group overwrites this tensor or none. Every order is one of
+    these cases, so the least of the bounds is returned. A group that can overwrite nothing has one dual, for None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -227,6 +228,8 @@ class _Step:
     ) -> Iterator[tuple[str, int, int]]:
         """Yield the shares of a dual: the tensor, the reader that needs it, and the bytes.
 
+        A share counts if its tensor is produced before the step and its reader does not run before the step.
+
         Raises:
             ProofError: a reader may not need its share, or a tensor's shares are more than its bytes.
         """
@@ -254,14 +257,14 @@ class _Step:
         return certain
 
     def _shareable_bytes(self, tensor: str) -> int:
-        """Return how many bytes the shares of a tensor may have: those needed in some orders only.
+        """Return the bytes of a tensor that the step needs in some orders only: a dual divides them among readers.
 
         Raises:
-            ProofError: they are needed in every order, so that `_certain_bytes` has them already.
+            ProofError: the step needs them in every order, so that `_certain_bytes` has them already.
         """
         if tensor == self.replaced:
-            # In orders in which another reader runs later, the group cannot write its output over
-            # this tensor: the output needs bytes of its own.
+            # The group writes its output over this tensor, which saves the bytes of the output. In orders in which
+            # another reader runs later it cannot, and the step needs these bytes.
             limit = self.graph.groups[self.group].saved_bytes
             is_certain = self._is_read_later(tensor)
         else:  # needed in orders in which the tensor is live before the step
@@ -272,12 +275,13 @@ class _Step:
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a reader with a share of a tensor needs its bytes, unless it runs before the step.
+        """Check that a tensor cannot end before the step in an order in which ``reader`` has not run before it.
 
-        The number of the step's own group stands for any reader that never runs before the step.
+        So ``reader`` must read the tensor. Or ``reader`` is the group of the step, which never runs before it:
+        then one of the tensor's readers must run at the step or later in every order.
 
         Raises:
-            ProofError: this reader does not need the tensor.
+            ProofError: with the reason.
         """
         name = f"tensor {tensor[:120]!r}"
         require(
@@ -286,7 +290,7 @@ class _Step:
         readers = self._readers(tensor)
         if tensor == self.replaced:
             readers -= {self.group}  # which overwrites these bytes: only others need them
-        if reader == self.group:  # stands for any reader with x = 0, as its own x is 0
+        if reader == self.group:
             require(
                 any(map(self._is_never_before, readers)),
                 f"{name} has a share for {reader}, but may have ended",

@@ -162,18 +162,19 @@ def _add_tensors(
 def _allocated_bytes(
     node: Node, graph: GroupGraph, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> int:
-    """Return the bytes that a node certainly allocates while all that is live before it is still live.
+    """Return a lower bound of the bytes that a node allocates while all that is live before it is still live.
 
-    A node without subgraphs allocates its outputs. A Loop or Scan holds them while its subgraphs run,
-    and besides the inputs of the subgraphs and the largest proven bound of one. An If allocates its
-    outputs at its last tick, when captures may have ended: nothing is certain. Fewer bytes than needed
-    are safe, because a proof with them shows less.
+    For a node without subgraphs these are its outputs. For a Loop or Scan they are its outputs, the inputs of its
+    subgraphs and, by ``subgraph_bytes``, the most that one of the subgraphs is proven to need. An If allocates
+    its outputs at its last tick, when captures may have ended: nothing is certain.
     """
     if node.subgraphs and not node.repeats:
         return 0
     output_bytes = graph.produced_bytes(node.index)
     bounds = [subgraph_bytes[s.path] for s in node.subgraphs if s.path in subgraph_bytes]
-    if not bounds:
+    if (
+        not bounds
+    ):  # no subgraphs, or none with a proof: the outputs alone are a lower bound too
         return output_bytes
     inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
     input_bytes = sum(planned.own_bytes(value.tensor_id) for value in inputs)
@@ -181,11 +182,11 @@ def _allocated_bytes(
 
 
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
-    """Set the tensors over which a node may write its first output, and the bytes that this saves.
+    """Set, in a node's group, the tensors that its first output may be written over, and the bytes that this saves.
 
     Such a tensor has the output's size and is no output of the block, and each input at which the node
-    reads it may be overwritten. It may have other readers: that they run before the node depends on the
-    order, and is up to the proof.
+    reads it may be overwritten. Other nodes may read it too: whether they run before, so that it ends at this
+    node, depends on the order.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
@@ -205,7 +206,7 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         has_same_size = planned.tensors[tensor].size == size_of_output
         if may_overwrite and has_same_size and not is_block_output:
             group.replaceable.add(tensor)
-            # The same for each of the tensors: all have the size of the output.
+            # All these tensors have the size of the output, and the output has bytes of its own: it is no view.
             group.saved_bytes = graph.sizes[output.tensor_id]
 
 
@@ -315,14 +316,16 @@ def _check_late_rule(
     - only ``into`` waits for ``node``;
     - no tensor ends at ``node``, so the steps that it moves behind need no more: they no longer hold what it
       produces;
-    - its own step needs no more than that of ``into``. In bytes above those live before ``node``:
-      need of node <= produced by node + need of into - saving of into.
+    - the step of ``node`` needs no more than the step of ``into`` behind it. That one holds what ``node``
+      produced, and allocates what ``into`` needs, less its saving: the first output, if ``into`` writes it over
+      a tensor.
 
     For example, ``node`` allocates 4 bytes for ``into``, which allocates 2 and may write them over the 4:
     4 <= 4 + 2 - 2.
 
-    Returns ``need`` and ``replaceable`` of the fused group (see `NodeGroup`). ``inner_tensors`` are the
-    tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
+    Return ``need`` and ``replaceable`` of the fused group. If ``into`` surely writes over one of the
+    ``inner_tensors``, which only these two groups use, the need is less by the saving and nothing is left to
+    replace. Else ``into`` keeps what it may replace. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
@@ -333,10 +336,8 @@ def _check_late_rule(
     need, saving = graph.produced_bytes(node) + target.need, graph.possible_saving(into)
     # Whether ``into`` can save depends on the order, so the rule must hold in both cases.
     require(group.need <= need - saving, f"{title}: its step needs more")
-    if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order, so the saving is certain. It is the only one:
-        # ``into`` writes over one tensor.
-        return need - saving, set()
+    if target.replaceable & inner_tensors:  # which end at the fused step in any order
+        return need - saving, set()  # ``into`` writes over one tensor only
     return need, target.replaceable
 
 
@@ -349,28 +350,29 @@ def _check_early_rule(
     to just after ``into`` without a higher peak, because
 
     - ``node`` waits for ``into`` only;
-    - its step needs no more than that of ``into``. In bytes above those live before ``into``:
-      produced by into + need of node - saving of node <= need of into;
-    - it leaves no more bytes to the steps that it moves before: produced by node <= inner tensors.
+    - the step of ``node`` needs no more than the step of ``into`` before it. The step of ``node`` holds what
+      ``into`` produced, and allocates what ``node`` needs, less its saving: the first output, if ``node`` writes
+      it over an inner tensor;
+    - the steps that ``node`` moves before hold no more: ``node`` produces no more than the inner tensors free.
 
     For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that its own step frees. ``node`` needs
-    and produces 4: 4 + 4 <= 9, and 4 <= 4. What ``into`` saves lowers both steps, as the tensor that it
-    writes over is gone.
+    and produces 4: 4 + 4 <= 9, and 4 <= 4. A saving of ``into`` lowers its own step, and that of ``node`` too,
+    because the tensor that it writes over is gone.
 
-    Returns ``need`` and ``replaceable`` of the fused group (see `NodeGroup`): those of ``into``, whose step
-    is the higher one. ``title`` names the fusion in errors.
+    Return ``need`` and ``replaceable`` of the fused group: those of ``into``, whose step is the higher one.
+    ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # Only the saving by writing over an inner tensor is certain: others may end later than at ``node``.
+    # Other tensors that ``node`` may write over can end later, so that saving is not certain.
     saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    need = graph.produced_bytes(into) + group.need - saving
-    require(need <= target.need, f"{title}: its step needs more")
-    inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
-    require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
+    need_of_second_step = graph.produced_bytes(into) + group.need - saving
+    require(need_of_second_step <= target.need, f"{title}: its step needs more")
+    freed_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
+    require(graph.produced_bytes(node) <= freed_bytes, f"{title}: it leaves more live")
     # Tensors that ``node`` uses too do not end at ``into``.
     return target.need, target.replaceable - group.used
 

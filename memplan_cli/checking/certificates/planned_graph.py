@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.operators import IN_PLACE_INPUTS
-from memplan_cli.checking.order import has_valid_path, unique_names
+from memplan_cli.checking.order import has_valid_path, subgraphs_of, unique_names
 from memplan_cli.checking.sharing import viewed_value
 from memplan_cli.checking.timeline import (
     ValueKind,
@@ -47,9 +47,6 @@ def require(condition: object, reason: str) -> None:
     """Raise a `ProofError` with this reason unless the condition is true."""
     if not condition:
         raise ProofError(reason)
-
-
-_LEVEL_WITH_SHARING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
     """
     timeline = _planned_timeline(plan, model)
     tensors = _sized_tensors(timeline, plan, model)
-    if plan.report.level == _LEVEL_WITH_SHARING:
+    if plan.report.level == 2:
         view_bases = _view_bases(timeline, tensors)
         return PlannedGraph(plan, timeline, tensors, view_bases, IN_PLACE_INPUTS)
     # Below level 2 each tensor is its own view base, and none is written over another. Pinned tensors
@@ -172,11 +169,8 @@ def _arrange_blocks(graph: GraphProto, orders: Iterator[BlockOrder], arrange: Ar
         del graph.node[:]
         graph.node.extend(copies)
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _arrange_blocks(attribute.g, orders, arrange)
-            for subgraph in attribute.graphs:
-                _arrange_blocks(subgraph, orders, arrange)
+        for subgraph in subgraphs_of(node):
+            _arrange_blocks(subgraph, orders, arrange)
 
 
 def keep_written_order(
@@ -203,7 +197,9 @@ def keep_written_order(
 def move_to_planned_order(
     nodes: Sequence[NodeProto], entries: Sequence[str]
 ) -> Sequence[NodeProto]:
-    """Return the nodes of the model that was planned, in the plan's order.
+    """Return the nodes of the model that was planned, in the order of a plan's entries.
+
+    An entry is the unique name of a node, or ``#7``: the index of a node without one.
 
     Raises:
         ProofError: the plan's order does not contain every node once.

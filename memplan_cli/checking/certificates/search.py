@@ -40,7 +40,9 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that no order of the groups stays below a bound.
 
-    ``states`` has the moves of each state; a move leads to a state with a higher index. It is checked that
+    A state is the set of groups that have not run yet; ``states`` has the moves of each. A move runs the group in
+    ``move.nodes``, then the groups in ``move.free``, which leave no more bytes live than before them, and leads
+    to the state ``move.to``, of a higher index. It is checked that
 
     - each step of a move stays below the bound;
     - the moves of a state are complete: there is one for each group that can run next below the bound;
@@ -54,8 +56,8 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
     """
     simulator = _OrderSimulator(graph, bound)
     require(states, "the search has no states")
-    # In state 0 nothing has run. Its one move has free groups alone. A free group leaves no more bytes live
-    # than before it, so any order below the bound can begin with such groups.
+    # In state 0 nothing has run. Its one move has free groups alone, with which any order below the bound
+    # can begin, so that no other move is needed.
     require(
         len(states[0]) == 1 and not states[0][0].nodes,
         "the search does not begin with one move without nodes",
@@ -106,6 +108,7 @@ class _OrderSimulator:
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
+        """Set ``start``: all groups, and the end of the block, have not run. Each step must be below ``bound``."""
         self._graph, self._bound = graph, bound
         self._bits = {number: 1 << index for index, number in enumerate(graph.groups)}
         # The end of the block has a bit too, as a user of the block's outputs. It never runs.
@@ -115,8 +118,9 @@ class _OrderSimulator:
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
-        everything = self._bit_set(graph.groups) | self._end_bit
-        self.start = _State(everything, graph.pinned_bytes)
+        self.start = _State(
+            remaining=self._bit_set(graph.groups) | self._end_bit, live=graph.pinned_bytes
+        )
 
     def has_run_all(self, state: _State) -> bool:
         """Return whether no group remains. The end of the block never runs."""
@@ -173,7 +177,8 @@ class _OrderSimulator:
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
         """Check that a state has a move for each group that can run next below the bound.
 
-        No move is a dead end. ``title`` names the state in errors.
+        ``nodes`` of a move is the number of one group. If no group can run next below the bound, a state may have
+        no moves. ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or the ``nodes`` of a move are not one group.
@@ -182,9 +187,9 @@ class _OrderSimulator:
             all(len(move.nodes) == 1 for move in moves),
             f"a move of {title} has not one node",
         )
-        listed = {move.nodes[0] for move in moves}
+        groups_with_move = {move.nodes[0] for move in moves}
         for number in self._graph.groups:
-            if number not in listed and self._is_ready(number, state.remaining):
+            if number not in groups_with_move and self._is_ready(number, state.remaining):
                 step, _ = self._run_group(number, state)
                 require(
                     step >= self._bound,

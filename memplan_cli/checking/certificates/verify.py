@@ -130,11 +130,15 @@ def _recompute_verdict(planned: PlannedGraph) -> Iterator[PartVerdict]:
     bound = planned.plan.report.recompute.bound
     if bound is None:
         return
-    groups = block_groups(planned.timeline.main, planned, {})
-    needed = max(map(groups.least_bytes_at, groups.groups), default=0)
-    reason = "" if needed >= bound else f"no node needs more than {needed} bytes, not {bound}"
+    reason = ""
     if not _has_fixed_sizes(planned):
         reason = _SYMBOLIC
+    else:
+        # Proofs of subgraphs are about orders in which each node runs once, and are not used.
+        groups = block_groups(planned.timeline.main, planned, subgraph_bytes={})
+        needed = max(map(groups.least_bytes_at, groups.groups), default=0)
+        if needed < bound:
+            reason = f"no node needs more than {needed} bytes, not {bound}"
     yield PartVerdict("recompute", bound, REFUSED if reason else VERIFIED, "step", reason)
 
 
@@ -201,10 +205,13 @@ def _check_block(
 def _check_inside(
     block: Block, pinned_bytes: int, proof: OrderProof, proven_bytes: Mapping[str, int]
 ) -> None:
-    """Check a proof by the proven bytes of a subgraph of one of a block's nodes, and the pinned bytes.
+    """Check that a subgraph of one of a block's nodes is proven to need what a proof states.
+
+    The pinned bytes are live at every step of the block. They are added, because the proof of a subgraph counts
+    only its own tensors.
 
     Raises:
-        ProofError: they are less than the proof states, or the subgraph has no proof.
+        ProofError: the bytes are less, or the subgraph has no proof.
     """
     own_paths = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
     path, name = proof.inside, repr(proof.inside[:120])

@@ -19,11 +19,7 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
         f"{provider} works" if probe.works else f"{provider} does not work: {probe.reason}"
         for provider, probe in diagnosis.providers.items()
     )
-    file_facts = (
-        doc.Table(doc.columns("", ""), tuple(diagnosis.file.items()))
-        if diagnosis.file
-        else None
-    )
+    file_facts = doc.first_rows(("", ""), tuple(diagnosis.file.items()), noun="facts")
     problems = tuple(doc.Check(passed=False, text=problem) for problem in diagnosis.problems)
     return doc.Document(
         f"Python {diagnosis.python}",

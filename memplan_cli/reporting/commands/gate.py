@@ -459,11 +459,12 @@ def metric_value(snapshot: Snapshot, name: str) -> int:
     if value is not None:
         return value
     group = name.partition(".")[0]
-    if group == "process" and snapshot.process_obstacle:
-        # A prediction was tried and failed. If the plan lacks sizes, they are the likely reason.
-        obstacle, hint = snapshot.process_obstacle, snapshot.size_hint
+    if group == "process" and snapshot.process_obstacle:  # a prediction was tried and failed
+        obstacle = snapshot.process_obstacle
         if "planned" in snapshot.metrics:
             hint = "--metric planned checks the intermediates alone"
+        else:  # sizes are unknown, and the likely reason
+            hint = snapshot.size_hint
     elif group in ("predicted", "observed", "process"):
         # Nothing failed: these metrics need a run or a prediction, and none was made.
         obstacle, hint = "", snapshot.run_hint

@@ -83,7 +83,7 @@ class Row:
     @property
     def partial(self) -> bool:
         """Whether some sizes are unknown, so that the totals are partial."""
-        return (self.coverage or 0) < 1 if self.passed else False
+        return self.passed and (self.coverage or 0) < 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from memplan_cli.core.results.timeline import (
 )
 from memplan_cli.core.serialization import SPARSE, Keys
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.planning.print_log import reuses, why_not
+from memplan_cli.planning.print_log import reason_for_no_reuse, reuses
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.media import result_renderers
@@ -221,20 +221,22 @@ def _peaks_without(
     """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
     The points are ``(tick, live bytes from this tick on)``, ascending: the bytes hold until the next
-    point. For example, with ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with ``first=0, last=4`` leaves 8
-    bytes: at tick 0, where it is live, and at ticks 1 and 2, which are lowered from 12.
+    point. For example, with ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes that is live at the ticks 0 to 3
+    (``first=0``, and ``last=4``, which is exclusive) leaves 8 bytes: at tick 0, and at ticks 1 and 2, which
+    are lowered from 12.
     """
     ticks = [tick for tick, _ in points]
     sizes = [size for _, size in points]
     highest_until = list(accumulate(sizes, max))
     highest_from = list(accumulate(reversed(sizes), max))[::-1]
+    peak = highest_until[-1]
     for buffer in buffers:
         # The points whose bytes hold at the first and at the last tick, which are not lowered.
         at_first = bisect_right(ticks, buffer.first) - 1
         at_last = bisect_right(ticks, buffer.last - 1) - 1
-        # If the peak is at no lowered tick, it is one of the other two numbers, and this one is below it.
-        lowered_peak = highest_until[-1] - buffer.bytes
-        yield max(highest_until[at_first], lowered_peak, highest_from[at_last])
+        unlowered_peak = max(highest_until[at_first], highest_from[at_last])
+        # Between them is the peak, lowered by the buffer's bytes; or the peak is among the unlowered ticks.
+        yield max(unlowered_peak, peak - buffer.bytes)
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:
@@ -248,10 +250,11 @@ def why_tensor(plan: Plan, name: str) -> TensorExplanation:
     if placement is None:
         raise _unknown_tensor_error(plan, name)
     nodes = nodes_at(plan)
+    # The tensor with all views and in-place results on the same bytes.
     occupancy = next(item for item in occupancies(plan) if placement in item.members)
+    last_live = max(occupancy.members, key=lambda tensor: (tensor.last, tensor.id))
     all_reuses = reuses(plan.tensors, plan.report.level)
     reuse = next(item for item in all_reuses if item.tensor == placement)
-    last_member = max(occupancy.members, key=lambda tensor: (tensor.last, tensor.id))
     peak = peak_tick(curve(plan, main_arena(plan)))
     return TensorExplanation(
         tensor=placement,
@@ -259,9 +262,9 @@ def why_tensor(plan: Plan, name: str) -> TensorExplanation:
         made_by="" if placement.pinned else nodes.get(placement.first, ""),
         read_by="" if placement.pinned else nodes.get(placement.last - 1, ""),
         shares=tuple(tensor.id for tensor in occupancy.members if tensor != placement),
-        held_by=last_member.id,
+        held_by=last_live.id,
         before=reuse.donor.id if reuse.donor else None,
-        reason=why_not(plan, reuse),
+        reason=reason_for_no_reuse(plan, reuse),
         after=tuple(_later_tensors(plan, occupancy)[:MAX_LATER_TENSORS]),
         at_peak=placement.first <= peak < placement.last,
     )

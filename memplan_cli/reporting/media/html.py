@@ -77,7 +77,7 @@ def _options_unbroken(text: str) -> str:
     return re.sub(r"(?<!\S)--[\w-]+", r'<span class="option">\g<0></span>', text)
 
 
-def broken(value: str) -> str:
+def html_with_breaks(value: str) -> str:
     """Return a number or expression as HTML that can wrap after each operator."""
     return re.sub(r"(\*|\+ |, )", r"\1<wbr>", html(value))
 

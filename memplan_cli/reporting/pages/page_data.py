@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
-from memplan_cli.reporting.escape import terminal
+from memplan_cli.reporting.escape import printable_name
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
@@ -37,17 +37,17 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     ``facts`` are op types and categories from the model; None: the model is not at hand.
     """
     facts = facts or GraphFacts()
-    # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``. A tensor that is live until the end of
-    # the run may last one tick longer than there are nodes.
+    # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``.
     ticks = max((tensor.last for tensor in plan.tensors), default=0)
     labels = nodes_at(plan)
+    # A tensor that is live until the end of the run may last to a tick at which no node runs.
     nodes = [labels.get(tick, "") for tick in range(ticks)]
     chunked_regions = regions(plan)
     symbols = _symbol_indices(plan)
     type_indices = _indices(facts.type_of(node) for node in nodes)
     return {
         # An entry for each arena; `evaluable` describes the form of an expression.
-        "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
+        "arenas": [{"unit": printable_name(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
         # The symbols of these expressions, and those of the cards; none if all sizes are fixed.
         "symbols": [_symbol(plan, name) for name in symbols],
@@ -55,14 +55,14 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
         "coverage": plan.report.coverage,
         # For each tick the label of its node (``nodes``), and an index into the op types ``types`` (``type``).
         "ticks": ticks,
-        "nodes": [terminal(node) for node in nodes],
-        "types": [terminal(op_type) for op_type in type_indices],
+        "nodes": [printable_name(node) for node in nodes],
+        "types": [printable_name(op_type) for op_type in type_indices],
         "type": [type_indices[facts.type_of(node)] for node in nodes]
         if facts.has_model
         else [],
         # Chunked regions, from the first tick to the last one, inclusive.
         "regions": [
-            {"label": terminal(region.label), "first": region.first, "last": region.last}
+            {"label": printable_name(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
         ],
         "given": _bytes_beside(plan, facts),  # of weights, inputs and the like
@@ -92,7 +92,7 @@ def _symbol(plan: Plan, name: str) -> Json:
     """Return a symbol with the value that the page starts with: 1 if the report binds none."""
     bound = plan.report.bindings.get(name)
     return {
-        "name": terminal(name),  # with escapes for unprintable characters
+        "name": printable_name(name),  # with escapes for unprintable characters
         "value": bound.value if bound else 1,
         "source": bound.source if bound else "unknown",
     }
@@ -123,16 +123,16 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     tensors = tuple(plan.tensors)
     positions = {tensor.id: index for index, tensor in enumerate(tensors)}
     repeated_texts: Mapping[str, list[str]] = {
-        "reasons": [terminal(t.pinned or "") for t in tensors],
+        "reasons": [printable_name(t.pinned or "") for t in tensors],
         "categories": [category(t, facts) for t in tensors],
-        "dtypes": [terminal(t.dtype) for t in tensors],
-        "shapes": [terminal(", ".join(map(str, t.shape))) for t in tensors],
+        "dtypes": [printable_name(t.dtype) for t in tensors],
+        "shapes": [printable_name(", ".join(map(str, t.shape))) for t in tensors],
     }
     indices = {name: _indices(column) for name, column in repeated_texts.items()}
     return {
         **{name: list(distinct_texts) for name, distinct_texts in indices.items()},
         "tensors": {
-            "name": [terminal(t.id) for t in tensors],
+            "name": [printable_name(t.id) for t in tensors],
             "bytes": [t.bytes for t in tensors],
             "offset": [t.offset for t in tensors],
             "first": [t.first for t in tensors],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html, script
-from memplan_cli.reporting.media.html import broken, draw, prose_html
+from memplan_cli.reporting.media.html import draw, html_with_breaks, prose_html
 from memplan_cli.reporting.pages.page_data import page_data
 from memplan_cli.reporting.plans.memory import memory_figures, total_figures
 from memplan_cli.reporting.plans.report import answer_document, plan_document
@@ -78,6 +78,7 @@ def render(
     ``facts`` are op types and tensor categories from the model; None: the model is not at hand.
     """
     report = plan.report
+    peak = f", highest at step {report.peak.step}, {report.peak.node}" if report.peak else ""
     answer = answer_document(plan, sections, invocation)
     details = doc.Document("", tuple(generic_sections(plan, _MAX_ROWS, sections)))
     # `draw` returns what comes before the first heading, and a section for each heading.
@@ -97,7 +98,7 @@ def render(
         "no_types": "" if data["type"] else _HIDDEN,
         "no_regions": "" if data["regions"] else _HIDDEN,
         "arenas": "".join(_arena_options(plan)),
-        "live": html(_live_bytes_title(plan)),
+        "live": html(f"Live bytes over time{peak}"),
         "known": html(known_only(report)),
         "columns": "".join(
             f'<th class="{kind}" data-key="{key}" data-name="{name}" scope="col">'
@@ -170,12 +171,6 @@ def _arena_options(plan: Plan) -> Iterator[str]:
         yield f'<option value="{index}">{html(name)}</option>'
 
 
-def _live_bytes_title(plan: Plan) -> str:
-    peak = plan.report.peak
-    where = f", highest at step {peak.step}, {peak.node}" if peak else ""
-    return f"Live bytes over time{where}"
-
-
 def _cards(report: Report) -> Iterator[str]:
     """Yield the boxes with the four main figures at the top of the page."""
     memory = {row.name: row for row in memory_figures(report)}
@@ -190,6 +185,6 @@ def _cards(report: Report) -> Iterator[str]:
         certainty = f"{row.certainty}: " if row.certainty else ""
         yield (
             f'<div data-figure="{key}"><span class="soft">{html(title)}</span>'
-            f"<strong>{broken(row.value)}</strong>"
+            f"<strong>{html_with_breaks(row.value)}</strong>"
             f"<small>{html(certainty + row.definition)}{saved}</small></div>"
         )

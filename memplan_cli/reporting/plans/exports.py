@@ -10,7 +10,13 @@ from memplan_cli.core.problem import align
 from memplan_cli.core.results.timeline import curve, moments, occupancies
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting.escape import c_identifier, c_string, csv_row, per_unit, terminal
+from memplan_cli.reporting.escape import (
+    c_identifier,
+    c_string,
+    csv_row,
+    per_unit,
+    printable_name,
+)
 from memplan_cli.reporting.hints import unknown_sizes_hint
 
 if TYPE_CHECKING:
@@ -293,7 +299,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
     yield _process_name(_TENSORS, "tensors")
     for moment in moments(plan):
         yield {
-            "name": terminal(moment.label),
+            "name": printable_name(moment.label),
             "ph": "X",
             "ts": moment.start,
             "dur": moment.end + 1 - moment.start,  # the last tick is inclusive
@@ -302,7 +308,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
         }
     for number, item in enumerate(occupancies(plan)):
         common = {
-            "name": terminal(item.tensor.id),
+            "name": printable_name(item.tensor.id),
             "cat": "tensor",
             "id": number,
             "pid": _TENSORS,
@@ -311,7 +317,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
         args = {
             "bytes": item.bytes,
             "offset": item.tensor.offset,
-            "tensors": [terminal(tensor.id) for tensor in item.members],
+            "tensors": [printable_name(tensor.id) for tensor in item.members],
         }
         yield {**common, "ph": "b", "ts": item.first, "args": args}
         yield {**common, "ph": "e", "ts": item.last}  # exclusive, unlike ``moment.end``

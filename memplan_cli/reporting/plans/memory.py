@@ -214,7 +214,7 @@ def process_meanings(table: doc.Table) -> doc.Meanings:
 def reason_for_no_saving(report: Report) -> str:
     """Return why neither loading nor running needs noticeably less memory than before.
 
-    Empty if one does, or the process is unknown.
+    Empty if one of both does, or if the memory of the process was neither measured nor predicted.
     """
     comparison = _comparison(report)
     if comparison is None:
@@ -227,8 +227,8 @@ def reason_for_no_saving(report: Report) -> str:
     if old_peak is None or new_peak is None:
         return "the process needs as much memory as before"
     graph = "its optimized graph"
-    has_table_of_file = report.target == "portable" and reason_without_totals(report) == ""
-    if has_table_of_file:
+    has_totals = not reason_without_totals(report)
+    if has_totals and report.target == "portable":
         # Optimization fuses nodes and folds constants, so these figures may be below those of the table.
         graph += " (the table below is for the graph in the file)"
     if new_peak >= old_peak:
@@ -237,21 +237,21 @@ def reason_for_no_saving(report: Report) -> str:
             f"of {graph}, which the plan does not lower"
         )
     saving = old_peak - new_peak
-    if saving < _MIN_SAVING * max(before.load, before.run):
-        reason = f"less than {_MIN_SAVING:.0%} of the process"
-    else:  # other memory of the process has grown
-        reason = "but the process needs as much memory as before"
-    return (
+    sentence = (
         f"of the {format_size(old_peak)} that ONNX Runtime needs for intermediates and outputs of {graph}, "
-        f"the plan saves {format_size(saving)}, {reason}"
+        f"the plan saves {format_size(saving)}"
     )
+    if saving < _MIN_SAVING * max(before.load, before.run):
+        return f"{sentence}, less than {_MIN_SAVING:.0%} of the process"
+    # Other memory of the process has grown.
+    return f"{sentence}, but the process needs as much memory as before"
 
 
 def origin_of_saving(report: Report) -> str:
     """Return what saves memory in a portable file whose plan needs as much as the order of the original.
 
-    Empty for a plan that needs less, for a target (whose graph was optimized too), if nothing is saved, and if
-    the process is unknown.
+    Empty if the plan needs other or unknown bytes, for another target than portable (whose graph was optimized
+    too), if nothing is saved, and if the memory of the process was neither measured nor predicted.
     """
     is_saved = _comparison(report) is not None and not reason_for_no_saving(report)
     if not is_saved or report.target != "portable":

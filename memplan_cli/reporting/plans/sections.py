@@ -92,8 +92,8 @@ def size_blocks(plan: Plan) -> Iterator[doc.Block]:
 def _bounds_blocks(plan: Plan, settings_scope: str) -> Iterator[doc.Block]:
     """Yield the sizes within bounds that the model was run at, and those that its settings are for.
 
-    Without bounds nothing is yielded. ``settings_scope`` is `ALL_SIZES`; or `ONE_SIZE`, with a warning that
-    tells why; or empty, if no settings for bounds were searched.
+    ``settings_scope`` is `ALL_SIZES` or `ONE_SIZE`; or empty, if no settings for bounds were searched. A report
+    with `ONE_SIZE` has a warning that tells why. Without bounds there are neither sizes within them nor a scope.
     """
     bounds, bindings = bounds_of(plan), plan.report.bindings
     in_run = {n: dim.value for n, dim in bindings.items() if dim.source == "bounds"}
