@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certainty import compare_certainty
@@ -113,7 +112,7 @@ def _compare_interface(
 ) -> Iterator[Comparison]:
     """Compare the bytes of weights, inputs, outputs and donated outputs with those counted from the model.
 
-    Outputs whose bytes cannot be counted are skipped, and so are inputs.
+    Inputs and outputs whose bytes cannot be counted are not compared.
     """
     report, dims = planned.plan.report, report_dims(planned.plan)
     yield Comparison("weights", report.memory.weights, interface.weights)
@@ -135,35 +134,34 @@ def _compare_interface_tensors(
     """Compare the bytes of each input, output and weight that a report lists with the counted ones.
 
     A report lists neither strings nor sequences, and no weight of less than a thousandth of all weights. A value
-    whose shape the model does not tell, or tells with a symbol that has no number, is not checked.
+    whose shape the model does not tell, or tells with a symbol that has no number, is not compared.
     """
     main, rows = planned.timeline.main, planned.plan.report.interface
     dims = report_dims(planned.plan)
     recorded = {(row.kind, row.name): row.bytes for row in rows}
-    yield Comparison(
-        "rows of inputs, outputs and weights, each once", len(rows), len(recorded)
-    )
+    name_of_rows = "rows of inputs, outputs and weights, each once"
+    yield Comparison(name_of_rows, len(rows), len(recorded))
     values_by_kind = {
         "input": main.inputs,
         # An output that is an input or a weight is listed as such.
         "output": [value for value in main.outputs if value.is_computed],
         "weight": [v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT],
     }
-    values = {(kind, v.tensor_id): v for kind, group in values_by_kind.items() for v in group}
-    for kind, name in sorted(recorded.keys() - values.keys()):
-        yield Comparison(f"bytes of {kind} {name[:120]!r}", recorded[kind, name], None)
-    for (kind, name), value in sorted(values.items(), key=itemgetter(0)):
-        dtype, shape = planned.type_of(value)
-        counted = evaluate_sum(_total_bytes(planned, [value]), dims)
-        if shape is None or None in shape or counted is None:
-            continue
-        is_small = kind == "weight" and 1000 * counted < interface.weights
-        is_listed = dtype in ELEMENT_BITS and not is_small
-        yield Comparison(
-            f"bytes of {kind} {name[:120]!r}",
-            recorded.get((kind, name)),
-            counted if is_listed else None,
-        )
+    counted: dict[tuple[str, str], int] = {}
+    unknown: set[tuple[str, str]] = set()
+    for kind, values in values_by_kind.items():
+        least = -(-interface.weights // 1000) if kind == "weight" else 0  # rounded up
+        for value in values:
+            dtype, shape = planned.type_of(value)
+            size = evaluate_sum(_total_bytes(planned, [value]), dims)
+            if shape is None or None in shape or size is None:
+                unknown.add((kind, value.tensor_id))
+            elif dtype in ELEMENT_BITS and size >= least:
+                counted[kind, value.tensor_id] = size
+    for key in sorted((recorded.keys() | counted.keys()) - unknown):
+        kind, name = key
+        title = f"bytes of {kind} {name[:120]!r}"
+        yield Comparison(title, recorded.get(key), counted.get(key))
 
 
 def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:

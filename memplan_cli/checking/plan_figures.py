@@ -189,7 +189,7 @@ def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
     Or its size is unknown: it is an intermediate without a place.
     """
     report = plan.report
-    listed_ids = {entry.name for entry in report.unplanned}
+    listed_ids = {entry.name for entry in report.unplanned}  # a name is the id of a tensor
     listed_with_place = {tensor_id for tensor_id in listed_ids if tensor_id in plan.by_id}
     pinned_ids = {row.id for row in plan.tensors if row.pinned}
     yield Comparison(
@@ -210,7 +210,7 @@ def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
 def _tensors_in_fresh_memory(rows: Iterable[Placement]) -> int:
     """Return the number of tensors that reuse no memory of a tensor with an earlier first tick.
 
-    In a slot this is the first tensor. At an offset it is a tensor of which no byte was used before.
+    In a slot the first tensor counts; at an offset, each tensor of which no byte was used before.
     """
     count = 0
     used_slots: set[tuple[int, int]] = set()  # arena and slot
@@ -260,7 +260,7 @@ def _compare_arenas(plan: Plan) -> Iterator[Comparison]:
 def _compare_bounds(plan: Plan) -> Iterator[Comparison]:
     """Compare the lower bound of each arena and, at levels 0 and 1, that of all slots together.
 
-    A model that is left as it is has the bound 0. A report without totals may omit the bound of all slots.
+    A model that the settings leave as it is has the bound 0. A report without totals may omit the bound of all slots.
     """
     report = plan.report
     bounds = arena_bounds(plan)
@@ -320,10 +320,11 @@ def _compare_related_totals(plan: Plan) -> Iterator[Comparison]:
     elif memory.resident is not None:
         yield Comparison("whether the budget is met", met, memory.resident <= budget)
     if memory.live_peak is not None:
-        bound, is_proved = memory.order_bound, memory.order_bound == memory.live_peak
+        bound = memory.order_bound
         if memory.order_proved:
             yield Comparison("order_bound of a proved order", bound, memory.live_peak)
         else:
+            is_proved = bound == memory.live_peak
             yield Comparison("whether the order is proved", memory.order_proved, is_proved)
     if _is_left_alone(plan):
         sums, dims = total_sums(plan), report_dims(plan)

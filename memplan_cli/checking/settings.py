@@ -69,7 +69,7 @@ def _compare_choices(planned: PlannedModel) -> Iterator[Comparison]:
 def _compare_target_and_loss(planned: PlannedModel) -> Iterator[Comparison]:
     """Compare the target and the loss of a report with the models.
 
-    The target is ``portable`` just if the planned graph is not one that ONNX Runtime optimized, which is known
+    The target is ``portable`` exactly if the planned graph is not one that ONNX Runtime optimized, which is known
     with the original at hand. A loss is an output of a node of the main graph.
     """
     report, original = planned.plan.report, planned.original

@@ -155,11 +155,11 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
-    """Yield the options that can make unknown sizes known: those that bind dims, and the one that allows a run.
+    """Yield the options that can make unknown sizes known.
 
-    Dims are bound if the user has not bound all dims of inputs, and one of the dims has no value; or if all
-    have assumed values, but the plan has sizes in symbols, because no run was allowed. A run is allowed if it
-    is not yet, and sizes can depend on data.
+    - Those that bind the dims of inputs: if the user has not bound all of them, and one has no value or is
+      undeclared, or sizes are in symbols because no run was allowed.
+    - The one that allows a run: if none was allowed, and sizes can depend on data.
     """
     report, unbound_inputs = plan.report, free_inputs(plan.report)
     values = {name: dim.value for name, dim in report.bindings.items()}  # also assumed ones

@@ -293,7 +293,7 @@ def _donated_array(settings: RuntimeSettings) -> Iterator[str]:
 
 
 def _session_calls(settings: RuntimeSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield ``(function, arguments)`` of the C API for each session option.
+    """Yield a C API call for each session option: ``("SetInterOpNumThreads", ("1",))``.
 
     The arguments are those that follow the pointer to the session options. Attributes in `_WITHOUT_C` are left out:
     `_python_only_comments` names them.

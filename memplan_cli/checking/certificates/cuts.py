@@ -111,6 +111,7 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         set(replaced) == expected and len(replaced) == len(expected),
         f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
+    # The groups that run before the step in every order, and those that run before it in none.
     decided = _decided_groups(graph, cut)
     return min(
         _Step(graph, cut.node, decided, tensor).least_bytes(dual, tensors)

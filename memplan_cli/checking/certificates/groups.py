@@ -316,9 +316,9 @@ def _check_late_rule(
     - only ``into`` waits for ``node``;
     - no tensor ends at ``node``, so the steps that it moves behind need no more: they no longer hold what it
       produces;
-    - the step of ``node`` needs no more than the step of ``into`` behind it. That one holds what ``node``
-      produced, and allocates what ``into`` needs, less its saving: the first output, if ``into`` writes it over
-      a tensor.
+    - the step of ``node`` needs no more than the step of ``into`` behind it. The step of ``into`` holds what
+      ``node`` produced, and allocates what ``into`` needs, less its saving: the first output, if ``into``
+      writes it over a tensor.
 
     For example, ``node`` allocates 4 bytes for ``into``, which allocates 2 and may write them over the 4:
     4 <= 4 + 2 - 2.

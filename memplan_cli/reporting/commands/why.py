@@ -235,7 +235,7 @@ def _peaks_without(
         at_first = bisect_right(ticks, buffer.first) - 1
         at_last = bisect_right(ticks, buffer.last - 1) - 1
         unlowered_peak = max(highest_until[at_first], highest_from[at_last])
-        # Between them is the peak, lowered by the buffer's bytes; or the peak is among the unlowered ticks.
+        # If the peak is at a lowered tick, this is the highest of those; if not, the other term is the peak.
         yield max(unlowered_peak, peak - buffer.bytes)
 
 
