@@ -147,8 +147,8 @@ def _unite_branch_results(
         if output is None:
             continue
         fitting = [root for root in roots if root is not None and sizes[root] == sizes[output]]
-        # The results of the first branch are the oldest, and the output of the If is the youngest: the
-        # oldest becomes the root. (If callers give all vars one live range, `unite` keeps this order.)
+        # Results of the first branch are the oldest, and the output of the If is the youngest. `unite` makes
+        # the older of two roots the root, and of two equally old roots that of its first argument.
         oldest, *younger = [*fitting, output]
         for member in younger:
             groups.unite(oldest, member)
@@ -249,13 +249,13 @@ class _Groups:
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
         """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``.
 
-        `_overwritable_input` has found that the group of ``source`` is dead then. But the group of
-        ``result`` may hold a result of another branch, defined earlier, when that of ``source`` is live:
+        `_overwritable_input` has found that the group of ``source`` is dead at ``start``. But ``result`` may share
+        its bytes with earlier results of other branches. No such result may be live together with a var of the
+        group of ``source``, unless both vars are of exclusive branches, of which a run computes one.
 
             If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e are the If's output
 
-        If ``e`` took the bytes of ``s``, so would ``a``, and overwrite ``s`` before ``u`` reads it. Only
-        vars of exclusive branches may be live together: a run computes one of them.
+        If ``e`` took the bytes of ``s``, so would ``a``, and overwrite ``s`` before ``u`` reads it.
         """
         blocks = self._blocks
         if blocks is None:  # no group holds results of branches
@@ -286,7 +286,7 @@ def _overwritable_input(
 ) -> int | None:
     """Return the first input, as the number of its var, that an op's first output may overwrite; None if none.
 
-    Both are planned and have one size, and the bytes of the input are needed by nothing else:
+    The input and the output are planned and have one size, and nothing else needs the bytes of the input:
 
     - they are not used after ``tick``, at which the op runs,
     - the op does not read them by another input (`_is_read_elsewhere`),

@@ -1,7 +1,7 @@
 """Trained parameters and their final gradients, recognized by the structure of the graph.
 
-Let ``f(a, P)`` be an op of the forward part with a parameter ``P``: an *op of* ``P``. A graph output
-is taken for the gradient of ``P``, or for the updated ``P``, if it has three properties:
+Let ``f(a, P)`` be an op of the forward part with a parameter ``P``. A graph output is very likely the
+gradient of ``P``, or the updated ``P``, if it has three properties:
 
 1. it has the dtype and shape of ``P``,
 2. it depends on ``a``, the other operand of ``f``, outside of the forward part, and
@@ -13,21 +13,22 @@ is taken for the gradient of ``P``, or for the updated ``P``, if it has three pr
     a, h ---------> g (shape of P) --> new P
 
 The gradient of the ``P`` of a product ``a P`` is ``a`` transposed times the gradient of the product, and
-the latter depends on later values unless all ops up to the loss are linear. A second head of an
-inference network may depend on such values too, but hardly ever has the shape of a parameter.
+the latter depends on later values unless all ops up to the loss are linear. A graph without such an output
+counts as an inference graph. A second head of an inference network may depend on later values too, but hardly
+ever has the shape of a parameter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import Family, operator
 from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from memplan_cli.core.program import Dataflow, Op, Program, Shape, Var, VarId
 
@@ -40,9 +41,6 @@ OPTIMIZERS = frozenset(
 )  # fmt: skip
 """Operators of a whole optimizer step (ai.onnx.preview.training, onnxruntime-training)."""
 
-Certainty = Literal["known", "guessed"]
-"""Whether the loss is named or recorded as such (``known``), or just some scalar output (``guessed``)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -52,9 +50,7 @@ class Trained:
     gradients: tuple[VarId, ...] = ()
 
 
-def find_trained(
-    program: Program, forward: Collection[int], *, certainty: Certainty
-) -> Trained:
+def find_trained(program: Program, forward: Collection[int]) -> Trained:
     """Return the parameters that a graph trains, and their final gradients.
 
     An update adds a gradient to stored tensors, its *sources*: the parameter itself, a momentum. The
@@ -64,17 +60,11 @@ def find_trained(
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
-        certainty: If the loss is only guessed, some output must be very likely a gradient
-            (`_Evidence.has_likely_gradient`), or the graph counts as an inference graph. If the loss is
-            known, an output that looks like an update is enough (`_Evidence.suggests_updates`).
     """
     evidence = _Evidence(program, forward)
-    updates = _Updates(evidence)
-    is_trained = evidence.has_likely_gradient() or (
-        certainty == "known" and evidence.suggests_updates(updates.sources)
-    )
-    if not is_trained:
+    if not any(map(evidence.is_likely_gradient, evidence.outputs)):
         return Trained()
+    updates = _Updates(evidence)
     parameters: dict[VarId, None] = {}
     gradients: dict[VarId, None] = {}
     for output in evidence.outputs:
@@ -84,7 +74,7 @@ def find_trained(
         if trained:  # the output is the new value of these parameters
             final_gradients = updates.gradients(output)
         elif not sources:  # no update computes the output, so it may itself be a gradient
-            trained = [var for var in candidates if evidence.may_be_gradient(output, var)]
+            trained = list(candidates)
             final_gradients = (output,)
         else:  # the new value of another tensor, such as a momentum
             continue
@@ -96,26 +86,8 @@ def find_trained(
     return Trained(tuple(sorted(parameters, key=order.__getitem__)), tuple(gradients))
 
 
-OutputMask = int
-"""A set of outputs, with one bit for each: `_Evidence.bit`."""
-
-
-class _Dependents(NamedTuple):
-    """The outputs that depend on the values at the ops ``f(a, P)`` of a candidate parameter ``P``.
-
-    Dependences inside the forward part do not count.
-
-    Attributes:
-        of_operands: the outputs that depend on ``a`` of some op: property 2 of the module.
-        of_results: the outputs that depend on a value between some op and the loss: property 3.
-    """
-
-    of_operands: OutputMask = 0
-    of_results: OutputMask = 0
-
-
 class _Evidence:
-    """The candidate parameters of a graph, and the outputs that may be their gradients.
+    """The vars of a graph that may be parameters, and the outputs that may be their gradients.
 
     Attributes:
         program: the model.
@@ -123,8 +95,7 @@ class _Evidence:
         dataflow: producers and consumers of the main graph.
         outputs: the float graph outputs that ops outside of the forward part compute: each may be a
             gradient or the new value of a parameter.
-        bit: the bit of each output in an `OutputMask`.
-        dependents: the vars that may be parameters, with the outputs that depend on their ops.
+        readers: var that may be a parameter -> the forward ops that read it, or a reshape or cast of it.
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
@@ -142,99 +113,53 @@ class _Evidence:
             and dataflow.producer[var] not in forward
             and is_float(program.vars[var])
         )
-        self.bit: dict[VarId, OutputMask] = {
-            output: 1 << index for index, output in enumerate(self.outputs)
-        }
         self._uncast = _originals(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
-        self.dependents = self._find_dependents() if self.outputs else {}
+        self._varying = _varying(dataflow, program.body.inputs)
+        self.readers: dict[VarId, list[int]] = {}
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
         """Dtype and shape -> the vars that may be parameters."""
-        for parameter in self.dependents:
+        for index in sorted(forward) if self.outputs else ():
+            if _is_value_preserving(dataflow.ops[index]):
+                continue
+            for parameter in filter(self._may_be_parameter, self._operands(index)):
+                self.readers.setdefault(parameter, []).append(index)
+        for parameter in self.readers:
             var_record = program.vars[parameter]
             dtype_and_shape = var_record.dtype, var_record.shape
             self._by_type.setdefault(dtype_and_shape, []).append(parameter)
 
-    def has_likely_gradient(self) -> bool:
-        """Return whether some output is very likely the gradient or the new value of a parameter.
+    def is_likely_gradient(self, output: VarId) -> bool:
+        """Return whether an output is very likely the gradient or the new value of a parameter.
 
-        Such an output has all three properties of the module's docstring:
-
-        1. It has the dtype and shape of the parameter.
-        2. It depends on another operand of a forward op that reads the parameter.
-        3. It depends on the result of that op, or on a later value up to the loss.
-
-        Scalar parameters are left out, because many outputs are scalars.
+        It has the three properties of the module's docstring for an op ``f(a, P)``. A constant ``a`` says nothing
+        about training. False for a scalar, because many outputs are scalars.
         """
-        return any(
-            elements(self.program.vars[parameter]) != 1
-            and self.depends_on_operand(output, parameter)
-            and self.depends_on_result(output, parameter)
-            for output in self.outputs
-            for parameter in self.parameters_like(output)
-        )
-
-    def suggests_updates(self, sources: Mapping[VarId, Collection[VarId]]) -> bool:
-        """Return whether some output looks like the new value of a parameter of a linear op.
-
-        If ``f(a, P)`` and all later ops are linear, the gradient of ``P`` is ``a`` times constants. The
-        new ``P`` then depends on ``a``, but not on the result of ``f``, so `has_likely_gradient`
-        finds nothing. Instead, the new value must be computed from the parameter itself.
-
-        ``sources`` are those of `_Updates`.
-        """
-        return any(
-            parameter in sources.get(output, ()) and self.depends_on_operand(output, parameter)
-            for output in self.outputs
-            for parameter in self.parameters_like(output)
-        )
+        if elements(self.program.vars[output]) == 1:
+            return False
+        needed_ops = self.dataflow.ancestors((output,))
+        read_outside = {
+            self._uncast.get(var, var)
+            for index in needed_ops.difference(self.forward)
+            for var in self.dataflow.reads[index]
+        }
+        for parameter in self.parameters_like(output):
+            for index in self.readers[parameter]:
+                others = self._operands(index) - {parameter}
+                depends_on_operand = not read_outside.isdisjoint(others & self._varying)
+                depends_on_result = index in needed_ops  # or on a later value up to the loss
+                if depends_on_operand and depends_on_result:
+                    return True
+        return False
 
     def parameters_like(self, output: VarId) -> tuple[VarId, ...]:
-        """Return the candidate parameters with the dtype and shape of an output: property 1."""
+        """Return the vars that may be parameters and have the dtype and shape of an output."""
         var = self.program.vars[output]
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
 
-    def may_be_gradient(self, output: VarId, parameter: VarId) -> bool:
-        """Return whether an output like a parameter has property 2 or 3. Those of linear ops and biases lack one."""
-        return self.depends_on_operand(output, parameter) or self.depends_on_result(
-            output, parameter
-        )
-
-    def depends_on_operand(self, output: VarId, parameter: VarId) -> bool:
-        """Return whether an output depends on ``a`` of an op ``f(a, parameter)``: property 2."""
-        return bool(self.dependents[parameter].of_operands & self.bit[output])
-
-    def depends_on_result(self, output: VarId, parameter: VarId) -> bool:
-        """Return whether an output depends on a value between an op of a parameter and the loss.
-
-        That is property 3.
-        """
-        return bool(self.dependents[parameter].of_results & self.bit[output])
-
-    def _find_dependents(self) -> dict[VarId, _Dependents]:
-        """Return, per var that may be a parameter, the outputs that depend on its ops.
-
-        The ops of ``P`` are the forward ops ``f(a, P)`` that read it or a reshape or cast of it; reshapes and
-        casts themselves do not count. The outputs that depend on an ``a`` are joined to the mask
-        ``of_operands``, those that depend on a result or a later forward value to ``of_results``.
-        """
-        dataflow = self.dataflow
-        outputs_of_var = self._outputs_by_var()
-        outputs_of_op = self._outputs_by_op(outputs_of_var)
-        varying = _varying(dataflow, self.program.body.inputs)
-        candidates: dict[VarId, _Dependents] = {}
-        for index in sorted(self.forward):
-            if _is_value_preserving(dataflow.ops[index]):
-                continue
-            operands = {self._uncast.get(var, var) for var in dataflow.reads[index]}
-            for parameter in filter(self._may_be_parameter, operands):
-                of_operands, of_results = candidates.get(parameter, _Dependents())
-                for other in operands - {parameter}:
-                    if other in varying:  # a constant operand says nothing about training
-                        of_operands |= outputs_of_var.get(other, 0)
-                of_results |= outputs_of_op[index]
-                candidates[parameter] = _Dependents(of_operands, of_results)
-        return candidates
+    def _operands(self, index: int) -> set[VarId]:
+        """Return the vars that an op reads. In place of a reshape or cast, this is the var that it was applied to."""
+        return {self._uncast.get(var, var) for var in self.dataflow.reads[index]}
 
     def _may_be_parameter(self, name: VarId) -> bool:
         """Return whether a var is a float graph input, or a float initializer of several elements.
@@ -248,47 +173,6 @@ class _Evidence:
             var.origin is Origin.WEIGHT and elements(var) != 1
         )
 
-    def _outputs_by_var(self) -> dict[VarId, OutputMask]:
-        """Return, per var, the outputs that depend on it through ops outside the forward part.
-
-        Forward ops are skipped: else an output that depends on the loss would depend on every parameter.
-        The readers of a reshape or cast count for the var that it was applied to.
-        """
-        dataflow = self.dataflow
-        outputs_of_op: list[OutputMask] = [0] * len(dataflow.ops)
-        outputs_of_var: dict[VarId, OutputMask] = {}
-        for index in reversed(range(len(dataflow.ops))):
-            if index in self.forward:
-                continue
-            mask: OutputMask = 0
-            for var in dataflow.ops[index].outputs:
-                mask |= self.bit.get(var, 0)  # if the var is an output itself
-                for consumer in dataflow.consumers.get(var, ()):
-                    mask |= outputs_of_op[consumer]
-            outputs_of_op[index] = mask
-            for var in dataflow.reads[index]:
-                original = self._uncast.get(var, var)
-                outputs_of_var[original] = outputs_of_var.get(original, 0) | mask
-        return outputs_of_var
-
-    def _outputs_by_op(
-        self, outputs_of_var: Mapping[VarId, OutputMask]
-    ) -> dict[int, OutputMask]:
-        """Return, per forward op, the outputs that depend on a value between the op and the loss.
-
-        These values are its results and those of the forward ops after it. ``outputs_of_var`` is the
-        result of `_outputs_by_var`.
-        """
-        outputs_of_op: dict[int, OutputMask] = {}
-        for index in sorted(self.forward, reverse=True):
-            mask = 0
-            for var in self.dataflow.ops[index].outputs:
-                mask |= outputs_of_var.get(var, 0)
-                for consumer in self.dataflow.consumers.get(var, ()):
-                    mask |= outputs_of_op.get(consumer, 0)
-            outputs_of_op[index] = mask
-        return outputs_of_op
-
 
 class _Updates:
     """How optimizer ops combine stored tensors (parameters, momenta) with gradients.
@@ -297,29 +181,28 @@ class _Updates:
         sources: for each var that an update computes, the stored tensors that it is computed from:
             the graph inputs and initializers that elementwise ops of its shape, or a whole
             optimizer op, combine into it. Only results of ops have an entry.
-        _beyond_forward: the indices of the ops outside the forward part.
     """
 
     def __init__(self, evidence: _Evidence) -> None:
         """Find the sources of all vars: the stored tensors from which elementwise or optimizer ops derive them.
 
-        Forward ops do not count. ``evidence`` is of the model: scalars among its candidate parameters
-        count as stored tensors; other scalars, such as a learning rate, do not.
+        Ops of the forward part are left out. Of stored scalars only those that may be parameters are sources:
+        the keys of ``evidence.readers``. Other scalars are factors, such as a learning rate.
         """
-        self._vars, self._dataflow = evidence.program.vars, evidence.dataflow
-        all_ops = frozenset(range(len(self._dataflow.ops)))
-        self._beyond_forward = all_ops.difference(evidence.forward)
+        self._vars = evidence.program.vars
+        self._dataflow = evidence.dataflow
+        self._forward = evidence.forward
         self.sources: dict[VarId, frozenset[VarId]] = {}
         for index, op in enumerate(self._dataflow.ops):
-            if index in self._beyond_forward and _is_elementwise_or_step(op):
-                self._add_sources(op, evidence.dependents)
+            if index not in self._forward and _is_elementwise_or_step(op):
+                self._add_sources(op, evidence.readers)
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
-        """Return the final gradients from which an updated parameter is computed.
+        """Return the final gradients from which an updated parameter is computed: ``g`` of ``w - lr * g``.
 
-        ``output`` is the updated parameter, a key of ``sources``. Going backwards from it, an
-        operand with sources is a part of the update. Any other operand that an op computes is a
-        gradient, perhaps scaled.
+        The ops are followed backwards from ``output``, the updated parameter. An operand with an entry in
+        ``sources`` is computed from a stored tensor, so it is a part of the update and followed too. Any other
+        operand that an op computes, such as ``lr * g``, is a gradient, perhaps scaled.
         """
         final_gradients: dict[VarId, None] = {}
         stack, seen = [output], {output}
@@ -335,9 +218,10 @@ class _Updates:
         return tuple(final_gradients)
 
     def _add_sources(self, op: Op, candidates: Collection[VarId]) -> None:
-        """Add the sources of an op's outputs: those of its operands, and operands that are stored.
+        """Add to ``sources`` the stored tensors (parameters, momenta) from which an op's outputs are computed.
 
-        A stored scalar counts only if it is a candidate: others are factors, as a learning rate is.
+        These are the stored operands of the op, and the sources of its other operands. A stored scalar counts
+        only if it may be a parameter, a member of ``candidates``. Other scalars are factors.
         """
         for output in filter(None, op.outputs):
             sources: frozenset[VarId] = frozenset()
@@ -365,8 +249,9 @@ class _Updates:
 
     def _is_computed(self, var: VarId) -> bool:
         """Return whether a var is a float result of an op outside the forward part."""
-        producer = self._dataflow.producer.get(var, -1)
-        return producer in self._beyond_forward and is_float(self._vars[var])
+        producer = self._dataflow.producer.get(var)
+        is_outside = producer is not None and producer not in self._forward
+        return is_outside and is_float(self._vars[var])
 
     def _unscaled(self, var: VarId) -> VarId:
         """Return the gradient ``g`` from which a var such as ``rate * g`` is computed.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.analysis.gradients import (
     OPTIMIZERS,
-    Certainty,
     Trained,
     elements,
     find_trained,
@@ -95,9 +94,7 @@ def find_phases(
         return _from_records(program, candidates, recorded)
     for candidate in candidates:
         forward = flow.ancestors((candidate,))
-        is_loss_known = bool(loss) or "loss" in candidate.lower()
-        certainty: Certainty = "known" if is_loss_known else "guessed"
-        trained = find_trained(program, forward, certainty=certainty)
+        trained = find_trained(program, forward)
         if trained.gradients:
             return _training_phases(flow, candidate, forward, trained)
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
@@ -145,12 +142,13 @@ def _training_phases(
 ) -> Phases:
     """Return the phases of a training graph, given the indices of its forward ops and its final gradients.
 
-    Of the ops that are not in ``forward``, each has the first of these phases that applies:
+    An op in ``forward`` has no entry in ``phase_of``, which means the phase "forward". Any other op has the first of
+    these phases that applies:
 
     - update: it depends on a final gradient.
     - backward: a final gradient depends on it, or it reads a backward result, as the norm of a gradient does.
     - update: it prepares an input of the update (`_mark_inputs_as_update`).
-    - forward: it computes running statistics or metrics from the forward part.
+    - forward, without an entry: it computes running statistics or metrics from the forward part.
     """
     before_gradients = flow.ancestors(trained.gradients)
     after_gradients = flow.descendants(trained.gradients)
@@ -272,8 +270,7 @@ def _from_records(
     loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
     if loss:
         forward |= flow.ancestors((loss,)) - not_forward
-    # The records show that the graph trains, so weak evidence suffices to find its gradients.
-    trained = find_trained(program, forward, certainty="known")
+    trained = find_trained(program, forward)
     if not trained.gradients:
         trained = Trained(gradients=_recorded_gradients(program, backward, update))
     derived = _training_phases(flow, loss, forward, trained)

@@ -100,10 +100,11 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
 
 
 def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
-    """Map each running statistic that a BatchNormalization may write over to the oldest on its bytes.
+    """Return the running statistics that may share bytes with a new one, each with the oldest on its bytes.
 
-    Old and new statistics are keys, and so is the oldest itself. New statistics that are outputs of ``block``
-    have bytes of their own and are left out.
+    A BatchNormalization may write its new statistics over the old ones. New statistics that are outputs of
+    ``block`` have bytes of their own and are left out. Those that are outputs of a subgraph are not, which costs
+    no more than some freedom of the order.
     """
     oldest: dict[VarId, VarId] = {}
     for inner in blocks(block):

@@ -113,8 +113,8 @@ def live_peak(
 def result_sizes(program: Program) -> dict[VarId, Size]:
     """Return the sizes of the graph outputs that ops compute and whose shape is known.
 
-    A runtime allocates such an output when its producer runs and holds it to the end. With
-    these sizes among the planned ones, the `live_peak` of a program is its ``resident``.
+    A runtime allocates such an output when its producer runs and holds it to the end. A `live_peak` of planned
+    vars and these outputs has all that is in memory at once: reports call it ``resident``.
     """
     sizes: dict[VarId, Size] = {}
     for name in program.body.outputs:

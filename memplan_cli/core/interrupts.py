@@ -126,12 +126,12 @@ def deferred() -> Iterator[None]:
             signal.signal(signal.SIGINT, _on_signal)
         yield
     finally:
-        # The handler is restored first: a signal right after that raises `KeyboardInterrupt` there, and the
-        # depth is lowered all the same. In the other order, `_on_signal` would raise and stay installed.
+        # First the handler is restored, then the depth is lowered. If the depth were lowered first, a signal
+        # between these two steps would raise from `_on_signal`, and the handler would never be restored.
         try:
             if replaces_handler:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-        finally:
+        finally:  # also if a signal raises `KeyboardInterrupt` from the restored handler
             _state.deferred_depth -= 1
         if not _state.deferred_depth and _state.deferred_signal is not None:
             number, _state.deferred_signal = _state.deferred_signal, None

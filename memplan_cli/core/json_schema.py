@@ -216,11 +216,12 @@ def _attribute_type(record_class: TypeHint, name: str) -> TypeHint:
 
 
 def _either(options: list[Json]) -> Json:
-    """Return the schema of a union of schemas, as short as possible.
+    """Return the schema of values that fit one of several schemas, as short as possible.
 
-    Enumerations, perhaps with null, are joined. Schemas with types but no common keyword are merged:
-    ``{"type": ["integer", "null"], "minimum": 0}``. Others become ``anyOf``. No two options are of one
-    JSON type, by which `from_json` tells them apart.
+    - Enumerations, perhaps with null, become one enumeration.
+    - Schemas that all have a type, no two of them the same keyword, become one with several types:
+      ``{"type": ["integer", "null"], "minimum": 0}``. Each keyword applies to values of one type only.
+    - Others become ``anyOf``.
     """
     enum_values = [value for option in options for value in option.get("enum", ())]
     others = [option for option in options if "enum" not in option]

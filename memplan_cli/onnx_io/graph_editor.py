@@ -181,20 +181,20 @@ class GraphEditor:
         self.graph = model.graph
         self.new_nodes: list[NodeProto] = []
         self.fresh = fresh_names(model).fresh
-        self._once_read = {name for node in self.graph.node for name in reads(node)}
+        self._removable = {name for node in self.graph.node for name in reads(node)}
         """Names that had a consumer or were added: `set_nodes` removes only these initializers."""
 
     def add_constant(self, name: str, values: Sequence[int]) -> str:
         """Add a one-dimensional int64 initializer; return its name, a fresh one like ``name``.
 
-        `set_nodes` removes it again if no node reads it.
+        `set_nodes` removes the initializer if no node reads it.
         """
         from onnx import helper
 
         name = self.fresh(name)
         tensor = helper.make_tensor(name, INT64, [len(values)], values)
         self.graph.initializer.append(tensor)
-        self._once_read.add(name)
+        self._removable.add(name)
         return name
 
     def add_named_node(
@@ -224,4 +224,4 @@ class GraphEditor:
         replace_nodes(
             self.graph, live_nodes(ordered, {value.name for value in self.graph.output})
         )
-        drop_unread(self.graph, self._once_read)
+        drop_unread(self.graph, self._removable)

@@ -143,21 +143,24 @@ def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
 
 
 def free_dims(model: ModelProto) -> dict[str, bool]:
-    """Return the free symbols of the fed inputs, and whether each is a leading dim.
+    """Return the symbols in the dims of the fed inputs, and whether each is a leading dim.
 
-    A leading dim is the first of several dims of some input: usually the batch.
+    A leading dim is the first of several dims of some input: usually the batch. A tensor's dim without a name
+    is the symbol ``x_dim0`` or the like (see `tensor_dims`).
     """
     is_leading: dict[str, bool] = {}
-    symbols_by_text, taken = input_symbols(model), names_taken(model)
+    names_of_other_dims = names_taken(model)
+    # `symbols_of` reads ``sequence-length`` as a difference, but as the dim of a tensor it may be one name.
+    # So the dims of tensors are looked up, and only those in sequences and optionals are read by `symbols_of`.
+    symbols_by_text = input_symbols(model)
     for value in fed_inputs(model):
         _, tensor = container_and_tensor_type(value)
-        dims = tensor_dims(value, tensor, taken)
+        dims = tensor_dims(value, tensor, names_of_other_dims)
         for axis, dim in enumerate(dims):
-            # ``symbols_by_text`` has the dims of tensors, not those in sequences and optionals.
+            is_first = axis == 0 and len(dims) > 1
             symbols = symbols_by_text.get(str(dim), symbols_of(dim))
-            for symbol in sorted(symbols):
-                is_first = axis == 0 and len(dims) > 1
-                is_leading[symbol] = is_leading.get(symbol, False) or is_first
+            for symbol in sorted(symbols):  # the order of a set varies
+                is_leading[symbol] = is_first or is_leading.get(symbol, False)
     return is_leading
 
 

@@ -152,13 +152,12 @@ class _Reader:
 
     def _op(self, index: int, node: NodeProto, scope: _Scope) -> Op:
         """Return the op of a node, whose index in its graph is given, and add its results to the scope."""
-        # Interned: there are few operators, and equal strings are compared often.
-        op_type, attributes = intern(node.op_type), _NO_ATTRIBUTES
+        attributes = _NO_ATTRIBUTES
         bodies: tuple[Block, ...] = ()
         if node.attribute:
             bodies = tuple(self._bodies(index, node, scope))
             attributes = plain_attributes(node)
-        names = scope.names
+        names = scope.names  # ``""``, an omitted input or output, is one of them
         try:
             inputs = tuple([names[name] for name in node.input[:]])
         except KeyError as error:
@@ -172,6 +171,8 @@ class _Reader:
                 scope.define(name, self._result(name, node, scope))
             outputs.append(names[name])
         domain = canonical_domain(node.domain)
+        # Interned: there are few operators, and equal strings are compared often.
+        op_type = intern(node.op_type)
         return Op(
             node.name, op_type, inputs, tuple(outputs), bodies, domain, index, attributes
         )

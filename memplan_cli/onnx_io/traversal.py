@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import label, var_id
@@ -59,31 +60,28 @@ class BlockPaths:
     def __init__(self, main: GraphProto) -> None:
         self._main = main
         self._taken: set[str] = set()
-        self._name_prefixes: set[str] | None = None  # read when the first path is made
 
     def new(self, outer: str, index: int, node: NodeProto, attribute: str) -> str:
         """Return the path of a node's subgraph, such as ``outer/If_3.then_branch``; ``outer`` is the node's block.
 
-        A ``'`` is appended until the path is unique, and no value has a name like ``If_3.then_branch/x``. A value
-        with that name in the main graph would have the id of the value ``x`` in the block ``If_3.then_branch``.
+        If another subgraph has this path, a ``'`` is appended. The same is done if some value has a name like
+        ``If_3.then_branch/x``: in the main graph it would have the id of the value ``x`` of this subgraph.
         """
         step = f"{label(node.name, node.op_type, index)}.{attribute}"
-        if self._name_prefixes is None:
-            self._name_prefixes = _name_prefixes(self._main)
         while var_id(outer, step) in self._taken or step in self._name_prefixes:
             step += "'"
         path = var_id(outer, step)
         self._taken.add(path)
         return path
 
-
-def _name_prefixes(main: GraphProto) -> set[str]:
-    """Return the parts of the values' names before a slash, of all graphs: ``a/b`` and ``a`` of ``a/b/c``."""
-    prefixes: set[str] = set()
-    parts = {name for graph in graphs(main) for name in defined(graph)}
-    while parts := {part.rpartition("/")[0] for part in parts} - prefixes:
-        prefixes |= parts
-    return prefixes
+    @cached_property
+    def _name_prefixes(self) -> set[str]:
+        """The parts of all values' names before a slash: ``a/b`` and ``a`` of ``a/b/c``."""
+        prefixes: set[str] = set()
+        parts = {name for graph in graphs(self._main) for name in defined(graph)}
+        while parts := {part.rpartition("/")[0] for part in parts} - prefixes:
+            prefixes |= parts
+        return prefixes
 
 
 def defined(graph: GraphProto) -> Iterator[str]:

@@ -128,17 +128,6 @@ def test_an_input_is_no_loss() -> None:
         find_phases(program, loss="x")
 
 
-def test_a_linear_loss_trains_only_if_somebody_calls_it_a_loss() -> None:
-    graph = """g (float[2,4] x, float[4,3] w) => (float {0}, float[4,3] new)
-        <float[2,3] d = {{1,1,1,1,1,1}}> {{
-        h = MatMul(x, w) {0} = ReduceMean<keepdims=0>(h)
-        xt = Transpose(x) g = MatMul(xt, d) new = Sub(w, g) }}"""
-    phases = find_phases(parse(graph.format("my_loss")))
-    assert (phases.kind, phases.parameters, phases.gradients) == ("train", ("w",), ("g",))
-    assert find_phases(parse(graph.format("score"))).kind == "test"
-    assert find_phases(parse(graph.format("score")), loss="score").kind == "train"
-
-
 @pytest.mark.parametrize(
     "graph",
     [

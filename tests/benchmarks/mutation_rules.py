@@ -191,7 +191,7 @@ RULES = (
     rule("a shape given wrongly is refused",
          "_read_consistent", drop("_reject_wrong_shapes"), "test_a_shape_that_is_given_wrongly_is_refused"),
     rule("a declared name is nothing against what the node makes",
-         "_take_named_dims", drop("ClearField"), "test_a_declared_name_is_nothing_against_what_the_node_makes"),
+         "take_named_dims", drop("ClearField"), "test_a_declared_name_is_nothing_against_what_the_node_makes"),
     rule("a name that is none is another dim wherever it stands",
          "is_nameless", replace("_NO_NAME.fullmatch(text) is not None", "not text"), "test_what_is_no_name_is_another_dim_wherever_it_stands"),
     rule("arrays of objects are refused in words",

@@ -158,12 +158,11 @@ def _subgraph_paths(
 ) -> dict[tuple[str, str], list[str]]:
     """Return the paths of the subgraphs of each ``(path of a block, name of a node in it)``.
 
-    ``a/b.body`` is the path of the subgraph ``body`` of node ``b`` in block ``a``, or of node ``a/b`` of
-    the main graph, whose path is empty. ``orders`` has the names of the nodes of each block, by its path.
-    A subgraph of a node without a place in the order is left out.
+    ``orders`` has the names of the nodes of each block, by its path; that of the main graph is empty. For
+    ``{"": ["x", "a"], "a.body": ["b"], "a.body/b.body": []}`` this is
+    ``{("", "a"): ["a.body"], ("a.body", "b"): ["a.body/b.body"]}``. A subgraph of a node without a place in the
+    order is left out.
     """
-    if len(orders) == 1:  # the main graph only
-        return {}
     nodes = {block: frozenset(names) for block, names in orders.items()}
     paths: dict[tuple[str, str], list[str]] = {}
     for path in orders:

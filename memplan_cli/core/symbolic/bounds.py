@@ -93,15 +93,14 @@ def range_of(polynomial: Polynomial, bounds: Bounds) -> Interval:
 
 
 def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
-    """Return an upper bound of a factor of a size, as a polynomial of the symbols without bounds.
+    """Return an upper bound of a factor of a size: bounded symbols are replaced by numbers, others stay.
 
     None if a bounded part is multiplied by a part that may be negative, or a call has bounded and other
     symbols.
     """
     if symbol_names(polynomial) <= bounds.keys():
         high = range_of(polynomial, bounds)[1]
-        # A size is below 0 only if the model is valid for no number within the bounds.
-        return {(): max(high, 0)}
+        return {(): max(high, 0)}  # no tensor has a negative size
     terms = []
     for monomial, coefficient in polynomial.items():
         term = _upper_bound_of_term(monomial, coefficient, bounds)

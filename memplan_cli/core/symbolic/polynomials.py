@@ -245,26 +245,29 @@ def _substituted_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
 
 
 def apply_function(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
-    """Return a function of polynomials: simplified, or as one atom in canonical form.
+    """Return the value of a function: simplified, or as one atom in canonical form.
+
+    The functions are ``min`` and ``max`` of any number of arguments, and ``floor``, ``ceiling`` and ``mod`` of a
+    dividend and a divisor.
 
     Raises:
         ValueError: a division by zero.
     """
     if name in ("min", "max"):
         return _extreme(name, arguments)
-    top, bottom = arguments
-    number = constant_value(bottom)
+    dividend, divisor = arguments
+    number = constant_value(divisor)
     if number is None:  # a divisor with symbols: 0 / divisor is 0, any other call is an atom
-        return {(_format_call(name, arguments),): 1} if top else {}
+        return {(_format_call(name, arguments),): 1} if dividend else {}
     if name == "floor":
-        return floor_divide(top, number)
+        return floor_divide(dividend, number)
     if name == "ceiling":
-        # ceiling(top / number) is floor((top + number - 1) / number) for a positive number.
+        # ceiling(dividend / number) is floor((dividend + number - 1) / number) for a positive number.
         if number < 0:
-            top, number = multiply_polynomials([top], -1), -number
-        return floor_divide(add_polynomials([top, {(): number - 1}]), number)
-    # The remainder: ``top`` minus the multiple of ``number`` that is not above it.
-    return add_polynomials([top, multiply_polynomials([floor_divide(top, number)], -number)])
+            dividend, number = multiply_polynomials([dividend], -1), -number
+        return floor_divide(add_polynomials([dividend, {(): number - 1}]), number)
+    whole_part = multiply_polynomials([floor_divide(dividend, number)], number)
+    return add_polynomials([dividend, multiply_polynomials([whole_part], -1)])  # mod
 
 
 def _extreme(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
@@ -346,7 +349,8 @@ def _rational(node: ast.expr, tree: _Tree) -> _Rational:
         ValueError: the expression is no arithmetic over integers and names.
     """
     match node:
-        case ast.Constant(value=int(value)):  # not ``True``: words are placeholders
+        # No bool: `_Tree.parse` has replaced all words, ``True`` too.
+        case ast.Constant(value=int(value)):
             return _Rational(constant_polynomial(value))
         case ast.Name():
             return _Rational({(tree.name(node),): 1})

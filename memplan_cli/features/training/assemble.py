@@ -243,7 +243,10 @@ def _typed_like(name: str, parameter: Parameter) -> ValueInfoProto:
 def _inner_types(
     passes: DifferentiatedModel, nodes: Sequence[NodeProto], outputs: set[str]
 ) -> list[ValueInfoProto]:
-    """Return the known types of what nodes compute but ``outputs``; a gradient has its tensor's type."""
+    """Return the known types of all results of ``nodes`` except ``outputs``.
+
+    A gradient has the type of the tensor that it is the gradient of.
+    """
     tensors = dict(passes.tape.tensors)
     for name, gradient in passes.gradients.items():
         if name in passes.tape.tensors:

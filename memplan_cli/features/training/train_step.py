@@ -182,11 +182,11 @@ def _require_gradients(
 def _use_batch_statistics(
     model: ModelProto, loss: str, trained: Sequence[Parameter]
 ) -> tuple[Parameter, ...]:
-    """Set the batch normalizations of a prepared model before the loss to training mode, in place.
+    """Set the batch normalizations before the loss to training mode, in place; return their running statistics.
 
-    Inputs 3 and 4 of a node are its running mean and variance; outputs 1 and 2, their new values, become
-    outputs of the step (`Parameter.output`). Returns the statistics with such an output. ``trained`` are the
-    weights whose new values the optimizer computes.
+    Inputs 3 and 4 of a node are its running mean and variance. Their new values, outputs 1 and 2, become
+    outputs of the step (`Parameter.output`). A statistic that already gets a new value, from another node or
+    because it is one of the ``trained`` weights, is copied for the node.
     """
     known = {**float_weights(model.graph), **float_inputs(model.graph)}
     names = fresh_names(model)
@@ -197,23 +197,26 @@ def _use_batch_statistics(
             continue
         _set_training_mode(node)
         for index, kind in ((1, "running_mean"), (2, "running_var")):
-            # A statistic that nodes compute has no input that could take a new value.
-            if node.input[index + 2] not in known:
+            statistic = known.get(node.input[index + 2])
+            if statistic is None:  # computed by nodes, so that no input could take a new value
                 continue
-            statistic = known[node.input[index + 2]]
-            if (
-                statistic.name in updated
-            ):  # the optimizer or another node gives it a new value too
+            if statistic.name in updated:
                 name = names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
-            # The new value gets the name of the step's output, also where other nodes read it. An output
-            # of the model may lose its former name so: the step has outputs of its own.
-            if node.output[index]:  # else `_set_training_mode` has added it
-                rename_values(model.graph.node, {node.output[index]: statistic.output})
-            node.output[index] = statistic.output
+            _set_output_name(model, node, index, statistic.output)
             updated.add(statistic.name)
             running.append(statistic)
     return tuple(running)
+
+
+def _set_output_name(model: ModelProto, node: NodeProto, index: int, name: str) -> None:
+    """Rename an output of a node, also where other nodes read it, in place. An omitted output gets the name.
+
+    An output of the model may lose its name so: the step has outputs of its own.
+    """
+    if node.output[index]:
+        rename_values(model.graph.node, {node.output[index]: name})
+    node.output[index] = name
 
 
 def _set_training_mode(node: NodeProto) -> None:

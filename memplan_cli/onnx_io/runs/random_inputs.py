@@ -198,10 +198,11 @@ class Requirements:
             self._integers[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
     def of_input(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
-        """Yield the requirements on a model input.
+        """Yield the requirements on a model input: those on the values that are computed from it.
 
-        All requirements on a copy of the input are requirements on the input. If a value only has the sign of
-        the input, as an Add of it, this holds for the requirement to be positive.
+        Each requirement on a copy of the input, such as the result of a Reshape, is one on the input. The sum of
+        the input and another value is only known to be positive if the input is. So of the requirements on the
+        sum, and on copies of the sum, only "positive" is one on the input.
         """
         seen: set[tuple[str, _Origin]] = set()
         stack: list[tuple[str, _Origin]] = [(name, "copy")]
@@ -220,7 +221,11 @@ class Requirements:
     def _of_operand(
         self, node: NodeProto, position: int, dims: Mapping[str, int]
     ) -> Requirement | None:
-        """Return what a node requires of the input at ``position``; None if any value will do."""
+        """Return what a node requires of the input at ``position``; None if any value will do.
+
+        An Equal accepts any value. One equal to its other input is wanted all the same: models compare an input,
+        such as a sample rate, with a number that they support.
+        """
         operand = (node.op_type, position)  # in one of the tables at most
         if operand in _INDEXED:
             return Requirement("index", high=self._index_limit(node, _INDEXED[operand], dims))
@@ -274,8 +279,8 @@ class Requirements:
     def _index_limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
         """Return a number below which each index into input ``indexed`` of a node is valid.
 
-        That is the length of the indexed axis, of several the smallest; 1 if a length is unknown, as 0 is a
-        valid index into any axis.
+        This is the length of the indexed axis, or the smallest of several. An unknown length counts as 1: the
+        index 0 is valid for any axis.
         """
         shape = self._shape_of(node.input[indexed], dims)
         if not shape:
@@ -299,10 +304,11 @@ class Requirements:
 def _derived_values(
     node: NodeProto, position: int, origin: _Origin
 ) -> Iterator[tuple[str, _Origin]]:
-    """Yield the copies of a node's input ``position``, and results with its sign, each with its origin.
+    """Yield the values that a node derives from its input ``position``, each with its origin.
 
-    ``origin`` is that of the input. A copy, such as the result of a Reshape, has the same origin. The result of
-    an Add and the like has the origin "sign". Copies may be results, or inputs of the node's subgraphs.
+    ``origin`` is that of the input: the input is a copy of a model input, or only has its sign. Copies of the
+    input, such as the result of a Reshape or an input of the node's subgraph, have the same origin. The result of
+    an Add and the like has the origin "sign". Requirements on a derived value are requirements on the input.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # The other input of a Min is mostly a constant that no value exceeds, so that the result is a copy.
@@ -388,12 +394,12 @@ def feed_specs(
 
 
 def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
-    """Return ``drawn`` with what the user gave for the input.
+    """Return how to feed an input with what the user gave, and the rest as ``drawn``.
 
-    That is a single value, which fills the drawn shape; a tensor's shape, whose elements stay drawn; or
-    data in files. A sequence without files is data too: it is empty.
+    The user gave a number that fills the drawn shape, a tensor's shape whose elements stay drawn, or arrays.
+    Numbers and arrays are in files. A sequence without files is an empty sequence.
     """
-    if feed.shape is None:  # a single value
+    if feed.shape is None:  # a number
         return replace(drawn, kind="fill", files=feed.files)
     is_only_shape = feed.container == "tensor" and not feed.files
     if is_only_shape:

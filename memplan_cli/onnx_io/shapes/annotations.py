@@ -37,15 +37,11 @@ class DimNames:
     bound_sizes: Mapping[str, int]
 
 
-def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
-    """Remove what a model declares of node outputs and inference may know better, in place.
+def take_types(model: ModelProto, untrusted: Collection[str]) -> Annotations:
+    """Remove the declared types of all node outputs, in place.
 
-    Returns the original types of the changed declarations, for each graph. Without untrusted values, only the
-    names of dims are removed. Otherwise whole types are removed, because inference believes what is declared;
-    the types of untrusted values, which their nodes contradict, are not returned.
+    Returns the removed types of each graph, except those of ``untrusted`` values, which their nodes contradict.
     """
-    if not untrusted:
-        return _take_named_dims(model)
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
@@ -59,16 +55,20 @@ def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotatio
     return annotations
 
 
-def _take_named_dims(model: ModelProto) -> Annotations:
-    """Remove the named dims of node outputs, in place; return the original types for each graph."""
+def take_named_dims(model: ModelProto) -> Annotations:
+    """Remove the names of dims of node outputs, in place; return the original types for each graph.
+
+    The stacked outputs of Loops keep the names: inference would give them the Loop's trip count as length, but a
+    Loop may end earlier.
+    """
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
-        # Inference takes the trip count for the length of a Loop's stacked outputs, but a Loop may end before.
         stacked = {
             output
             for node in graph.node
             if node.op_type == "Loop"
+            # The first outputs are the states: all inputs but trip count and condition.
             for output in node.output[max(0, len(node.input) - 2) :]
         }
         for value in (*graph.value_info, *graph.output):
@@ -91,8 +91,8 @@ def restore_annotations(
 ) -> bool:
     """Declare removed types again, in place, where they tell more than inference; return whether any does.
 
-    `take_annotations` removed the types before inference, which would have believed them. In a removed
-    type, a dim name that no input has is replaced by the expression that inference gives for it, if that
+    They were removed before inference, which would have kept them (`take_types`, `take_named_dims`). In a
+    removed type, a dim name that no input has is replaced by the expression that inference gives for it, if that
     is the same everywhere. Then bound names are replaced by their sizes. A type that contradicts the
     inferred one after that is not declared.
 
@@ -149,26 +149,28 @@ def _unique_expressions(
     """
     candidates: dict[str, set[Dim]] = {}
     for name, dim in _named_dims(annotations, inferred):
-        if name not in input_dims and dim is not None and symbols_of(dim) <= input_dims:
-            candidates.setdefault(name, set()).add(dim)
+        is_bindable = dim is not None and symbols_of(dim) <= input_dims
+        if is_bindable and name not in input_dims:
+            expression = canonical_dim(dim) if isinstance(dim, str) else dim
+            candidates.setdefault(name, set()).add(expression)
     return {name: dims.pop() for name, dims in candidates.items() if len(dims) == 1}
 
 
 def _named_dims(annotations: Annotations, inferred: Annotations) -> Iterator[tuple[str, Dim]]:
-    """Yield each declared dim that is a single name, with the inferred dim at its place."""
-    for types, inferred_types in zip(annotations, inferred, strict=True):
-        for value, type_proto in types.items():
-            declared = shape_in(type_proto) or ()
-            inferred_shape = (
-                shape_in(inferred_types[value]) if value in inferred_types else None
-            )
-            if inferred_shape is None or len(declared) != len(inferred_shape):
+    """Yield each declared dim that is a single name, with the inferred dim at its place.
+
+    Values whose declared and inferred ranks differ are left out.
+    """
+    for declared_types, inferred_types in zip(annotations, inferred, strict=True):
+        for value in [name for name in declared_types if name in inferred_types]:
+            declared_shape = shape_in(declared_types[value]) or ()
+            inferred_shape = shape_in(inferred_types[value]) or ()
+            if len(declared_shape) != len(inferred_shape):
                 continue
-            for dim, inferred_dim in zip(declared, inferred_shape, strict=True):
-                if symbols_of(dim) != {dim}:
-                    continue
-                is_text = isinstance(inferred_dim, str)
-                yield str(dim), canonical_dim(str(inferred_dim)) if is_text else inferred_dim
+            for declared, inferred_dim in zip(declared_shape, inferred_shape, strict=True):
+                is_single_name = symbols_of(declared) == {declared}
+                if is_single_name:
+                    yield str(declared), inferred_dim
 
 
 def _with_expressions(

@@ -10,6 +10,7 @@ is unknown here; of a Reshape the number of elements is compared all the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,21 +106,18 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
 def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[DeclaredType]:
     """Return the types of the outputs of an If, Loop or Scan from those of its subgraphs' outputs.
 
-    A Loop or Scan may run any number of times, 0 included: a final state keeps what its initial value and
-    the subgraph's output have in common, and the length of stacked outputs is unknown. Empty for
-    other operators, and for a Scan without its number of scanned inputs.
+    The branches of an If keep what their outputs have in common. A Loop or Scan may run any number of times, 0
+    included: a final state keeps what its initial value and the subgraph's output have in common, and the length
+    of stacked outputs is unknown. Empty for other operators, and for a Scan without its number of scanned inputs.
     """
-
-    def type_of(var: VarId) -> DeclaredType:
-        return (vars_[var].dtype, vars_[var].shape) if var else UNKNOWN
-
     if not op.bodies or op.domain:
         return ()
-    outputs, *others = [[type_of(var) for var in body.outputs] for body in op.bodies]
+    outputs_by_body = [
+        [_declared_type(vars_, var) or UNKNOWN for var in body.outputs] for body in op.bodies
+    ]
     if op.type == "If":
-        for other in others:
-            outputs = [_common(a, b) for a, b in zip(outputs, other, strict=False)]
-        return outputs
+        return [reduce(_common, types) for types in zip(*outputs_by_body, strict=False)]
+    outputs = outputs_by_body[0]
     scanned = op.attributes.get("num_scan_inputs")
     if op.type == "Loop":
         outputs = outputs[1:]  # without the condition
@@ -128,19 +126,23 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
         states = op.inputs[: len(op.inputs) - scanned]
     else:
         return ()
-    initial = [type_of(var) for var in states]
+    initial = [_declared_type(vars_, var) or UNKNOWN for var in states]
+    final = [_common(a, b) for a, b in zip(initial, outputs, strict=False)]
     rows = outputs[len(initial) :]
-    axes = op.attributes.get("scan_output_axes")  # a Loop has no such attribute
-    given_axes = axes if isinstance(axes, tuple) else ()
-    # Axes that are left out are 0.
-    stack_axes = [*(axis for axis in given_axes if isinstance(axis, int)), *[0] * len(rows)]
-    return (
-        *(_common(a, b) for a, b in zip(initial, outputs, strict=False)),
-        *(
-            (dtype, stacked_shape(shape, axis, None))
-            for (dtype, shape), axis in zip(rows, stack_axes, strict=False)
-        ),
-    )
+    axes = op.attributes.get("scan_output_axes")
+    if not isinstance(axes, tuple):  # a Loop, or a Scan without them: all are 0
+        axes = (0,) * len(rows)
+    stacked = [
+        (dtype, stacked_shape(shape, axis, None))
+        for (dtype, shape), axis in zip(rows, axes, strict=False)
+        if isinstance(axis, int)
+    ]
+    return [*final, *stacked]
+
+
+def _declared_type(vars_: Mapping[VarId, Var], var: VarId) -> DeclaredType | None:
+    """Return dtype and shape of a value; None for ``""``, an omitted input or output."""
+    return (vars_[var].dtype, vars_[var].shape) if var else None
 
 
 def _common(one: DeclaredType, other: DeclaredType) -> DeclaredType:
@@ -171,14 +173,11 @@ class _NodeInference:
         vars: the program's values.
         opsets: the version of each domain.
         contents: small weights, as tensors without names.
-        type_numbers: a number for each value, by which `key` compares types: values of equal type have
-            equal numbers. An omitted input or output, ``""``, has -1.
     """
 
     vars: Mapping[VarId, Var]
     opsets: Mapping[str, int]
     contents: Mapping[VarId, TensorProto]
-    type_numbers: Mapping[VarId, int]
 
     @classmethod
     def of(
@@ -187,28 +186,23 @@ class _NodeInference:
         vars_: Mapping[VarId, Var],
         opsets: Mapping[str, int],
     ) -> _NodeInference:
-        """Return the inference for a program: the types of its values numbered, its small weights read."""
-        number_of: dict[tuple[str, Shape | None], int] = {}
-        type_numbers, weights = {VarId(""): -1}, []
-        for var in vars_.values():
-            type_numbers[var.id] = number_of.setdefault((var.dtype, var.shape), len(number_of))
-            if var.origin is Origin.WEIGHT:
-                weights.append(var)
-        return cls(vars_, opsets, _weight_contents(blocks, weights), type_numbers)
+        """Return the inference for a program, whose small weights are read from its graphs."""
+        return cls(vars_, opsets, _weight_contents(blocks, vars_.values()))
 
     def key(self, op: Op, node: NodeProto) -> Hashable:
         """Return a key that two ops without subgraphs share only if they have equal results and declarations.
 
-        It has all that inference reads, and the declared types. A tensor in an attribute may decide a dtype, but
-        the attributes of an op have no tensors: such an op shares its key with no other.
+        The key has all that inference reads, and the declared types. A tensor in an attribute of the node may
+        decide a dtype, but ``op.attributes`` has no tensors. So an op with such a node has a key of its own.
         """
-        if len(op.attributes) < len(node.attribute):
-            return op.outputs
+        has_tensor_attribute = len(op.attributes) < len(node.attribute)
+        if has_tensor_attribute:
+            return op.outputs  # no two ops have an output in common
         return (
             op.type,
             op.domain,
-            tuple(self.type_numbers[var] for var in op.inputs),
-            tuple(self.type_numbers[var] for var in op.outputs),
+            tuple(_declared_type(self.vars, var) for var in op.inputs),
+            tuple(_declared_type(self.vars, var) for var in op.outputs),
             tuple(op.attributes.items()),
             tuple(
                 (at, bytes(tensor.SerializeToString())) for at, tensor in self._operands(op)
@@ -250,18 +244,18 @@ class _NodeInference:
 
 
 def _may_decide_a_shape(var: Var) -> bool:
-    """Whether a weight may hold dims, or factors of a Resize: few integers or float32 numbers."""
-    if var.dtype not in _INTEGERS and var.dtype != "float32":
+    """Whether a var is a weight that may hold dims, or factors of a Resize: few integers or float32 numbers."""
+    if var.origin is not Origin.WEIGHT or var.dtype not in {*_INTEGERS, "float32"}:
         return False
     sizes = (dim for dim in var.shape or () if isinstance(dim, int))
     return prod(sizes) <= _MAX_SHAPE_ELEMENTS
 
 
 def _weight_contents(
-    blocks: Iterable[tuple[GraphProto, Block]], weights: Iterable[Var]
+    blocks: Iterable[tuple[GraphProto, Block]], vars_: Iterable[Var]
 ) -> Mapping[VarId, TensorProto]:
     """Return the weights that may decide a shape and are stored in the model, as tensors without names."""
-    small = {(var.block, var.name): var.id for var in weights if _may_decide_a_shape(var)}
+    small = {(var.block, var.name): var.id for var in vars_ if _may_decide_a_shape(var)}
     contents: dict[VarId, TensorProto] = {}
     for graph, block in blocks if small else ():
         for name, tensor in constant_tensors(graph):

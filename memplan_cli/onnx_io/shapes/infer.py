@@ -14,7 +14,8 @@ from memplan_cli.onnx_io.shapes.annotations import (
     DimNames,
     names_of_inputs,
     restore_annotations,
-    take_annotations,
+    take_named_dims,
+    take_types,
 )
 from memplan_cli.onnx_io.shapes.generated_names import clear_generated_names
 from memplan_cli.onnx_io.shapes.lattice import has_holes
@@ -42,8 +43,7 @@ def infer(
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
-    Nodes keep their order and index. Large weights are graph inputs. Dims with names that inference generates
-    (``unk__0``) are unknown: nobody could bind them.
+    Nodes keep their order and index. Large weights are graph inputs.
 
     Raises:
         SettingsError: a given shape contradicts the model, or names no value of it.
@@ -53,15 +53,19 @@ def infer(
     del model
     has_subgraphs = any(node.op_type in CONTROL_FLOW for node in source.model.graph.node)
     inference = _Inference(has_subgraphs)
-    # A copy without weights, in which each free dim of an input has a name: it can be bound by it.
-    light, taken = light_copy(source.model), names_taken(source.model)
+    # First make a copy without weights, in which each free dim of an input has a name by which it can be bound.
+    light = light_copy(source.model)
+    taken = names_taken(source.model)
     source.release()
     name_free_dims(light, taken)
     dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
-    # Remove declared types of node outputs that inference may know better, before sizes are bound: a number in
-    # a declared type would win over what inference finds.
-    removed_types = take_annotations(light, bindings.untrusted)  # of each graph
+    # Then remove declared types of node outputs, or only the names in them, because inference keeps what is
+    # declared. This comes before sizes are bound: a name that is bound is a name no more.
+    if bindings.untrusted:
+        removed_types = take_types(light, bindings.untrusted)
+    else:
+        removed_types = take_named_dims(light)
     # Bind dims, shapes and values. Inputs with known values become constants, until `as_inputs`.
     constant_inputs = bind_model(light, bindings, dims)
     data = light.SerializeToString()
@@ -124,7 +128,8 @@ class _Inference:
     def _with_types_of_main_graph(self, data: bytes) -> ModelProto:
         """Return a copy of a serialized model with the inferred types of its main graph's values.
 
-        ONNX infers first, and `interpret` then finds the types that ONNX leaves open.
+        ONNX infers first, and `interpret` then finds the types that ONNX leaves open. Dims with names that ONNX
+        generates (``unk__0``) are unknown: nobody could bind them.
 
         If ONNX's inference fails, the types are those of the model, and a warning is added: such a model
         may be invalid, and is not interpreted.

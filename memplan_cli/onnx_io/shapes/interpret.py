@@ -135,17 +135,18 @@ def _interpret_nodes(
     improved: dict[str, TypeProto] = {}
     add_types = partial(_add_types, improved, types)
     for node in graph.node:
-        # Operators that ONNX does not know or misreads (`DOMAINS`): a rule gives the types of all outputs.
+        domain = canonical_domain(node.domain)
+        # First the rules for operators that ONNX does not know or misreads (`DOMAINS`). Such a rule gives the
+        # types of all outputs.
         type_rule = rule_of(node)
         if type_rule is not None and not _has_complete_outputs(node, types):
             add_types(output_types(values, node, type_rule))
-        # Operators of ONNX, if that left anything open: ONNX infers the types, and a rule the dims that ONNX
-        # leaves open.
-        is_of_onnx = canonical_domain(node.domain) in (ONNX, ML)
-        if is_of_onnx and not _has_complete_outputs(node, types):
+        # Then operators whose types are still incomplete and that ONNX knows. ONNX infers the types, and a
+        # shape rule the dims that ONNX leaves open.
+        if domain in (ONNX, ML) and not _has_complete_outputs(node, types):
             add_types(_inferred_types(values, node, shape_rules.get(node.op_type)))
-        # Values of standard operators, from which the types of later nodes follow.
-        if node.domain not in STANDARD_DOMAINS or needed.isdisjoint(node.output):
+        # Last the values of standard operators, from which the types of later nodes follow.
+        if domain != ONNX or needed.isdisjoint(node.output):
             continue
         if node.op_type == "If":
             add_types(_interpret_taken_branch(values, node, shape_rules))

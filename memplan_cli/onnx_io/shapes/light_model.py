@@ -90,20 +90,23 @@ def _typed_value(name: str, elem_type: int, shape: Shape) -> ValueInfoProto:
 
 
 def name_free_dims(model: ModelProto, taken: Collection[str]) -> None:
-    """Make every free dim of the inputs bindable by one name, in place.
+    """Give every free dim of the inputs one name by which it can be bound, in place.
 
-    - Each unnamed one gets a name of its own that is not in ``taken``, see `names_taken`.
-    - Elsewhere in the model, a negative number, or a text that is no name (``?``), is removed.
+    - A dim without a name gets one of its own that is not in ``taken``, such as ``x_dim0``.
+    - A negative number, or a text that is no name (``?``), is removed from all other values.
     - A name that looks like arithmetic (``sequence-length``) is quoted in the whole model.
     """
     for value in model.graph.input:
-        named = tensor_dims(value, value.type.tensor_type, taken)
-        for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
-            if isinstance(name, str):
-                dim.dim_param = name
+        dims = value.type.tensor_type.shape.dim
+        names_or_numbers = tensor_dims(value, value.type.tensor_type, taken)  # with new names
+        for dim, name_or_number in zip(dims, names_or_numbers, strict=True):
+            if isinstance(name_or_number, str):
+                dim.dim_param = name_or_number
     for graph in graphs(model.graph):
-        for dim in _declared_dims(graph):
-            if dim.dim_value < 0 or (dim.dim_param and is_nameless(dim.dim_param)):
+        for dim in _declared_dims(graph):  # those of the model's inputs have names by now
+            has_negative_number = dim.dim_value < 0
+            has_text_without_name = dim.dim_param and is_nameless(dim.dim_param)
+            if has_negative_number or has_text_without_name:
                 dim.Clear()
     _quote_odd_names(model)
 

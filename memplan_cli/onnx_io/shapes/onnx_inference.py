@@ -98,19 +98,22 @@ def infer_shapes(data: bytes) -> ModelProto:
 def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]:
     """Change the nodes on which inference crashes or errs, in place; return the originals.
 
-    `_change_node_for_inference` has the changes. The keys are the index of the graph in `_with_typed_names`, and
-    the index of the node in the graph.
+    `_change_node_for_inference` makes the changes. The keys are the index of the graph in `_with_typed_names`,
+    and the index of the node in the graph.
     """
-    computed, float_names = _computed_values(model), _float_constants(model)
+    computed = _computed_values(model)
+    float_names = _float_constants(model)
     originals = {}
     for graph_index, (graph, typed) in enumerate(_with_typed_names(model.graph)):
         for node_index, node in enumerate(graph.node):
             if node.op_type not in _MAY_BE_CHANGED:
                 continue
-            lacks_type = node.op_type in TYPE_REQUIRED and not typed.issuperset(node.input[:1])
+            # Inference of these operators crashes if their first input has no type.
+            crashes = node.op_type in TYPE_REQUIRED and not typed.issuperset(node.input[:1])
+            # Inference of a Range of floats may return a wrong length.
             is_float_range = _is_standard(node, "Range") and node.input[0] in float_names
             original = deepcopy(node)
-            if _change_node_for_inference(node, computed, skip=lacks_type or is_float_range):
+            if _change_node_for_inference(node, computed, skip=crashes or is_float_range):
                 originals[graph_index, node_index] = original
     return originals
 

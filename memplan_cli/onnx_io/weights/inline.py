@@ -64,13 +64,13 @@ def _raw_bytes(tensor: TensorProto) -> bytes:
 def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
     """Write the movable weights of a model to an empty file; return a copy that refers to it as ``name``.
 
-    Equal weights are stored once. Those that may start on any page come last (see `is_small`). Data that is
-    external already stays where it is.
+    Equal weights are stored once. Data that is external already stays where it is.
     """
     copy = deepcopy(model)
     offsets: dict[bytes, int] = {}
-    weights = _movable_weights(copy)
-    for tensor in sorted(weights, key=lambda tensor: is_small(tensor_bytes(tensor))):
+    # Large weights come first. They start at wide boundaries, so that between small ones they would leave gaps.
+    weights = sorted(_movable_weights(copy), key=lambda weight: is_small(tensor_bytes(weight)))
+    for tensor in weights:
         data = _raw_bytes(tensor)
         digest = hashlib.blake2b(data, digest_size=32).digest()
         if digest not in offsets:

@@ -292,34 +292,34 @@ class PlanNotes:
 
 
 class ValueNotes:
-    """The encoded notes on the values of one block, each for one declaration of its value.
+    """The placements of one block's values, each written as metadata of one declaration of its value.
 
-    First the notes on graph inputs and outputs are popped one by one. `annotated` then has the others.
+    First those of graph inputs and outputs are popped one by one. `annotated` then writes the others.
     """
 
     def __init__(self, notes: PlanNotes, path: str) -> None:
-        """Collect the notes on the block at ``path``; ``""`` is the main graph."""
-        self._notes, self._is_nested = notes, bool(path)
-        # By name, the placements of values whose notes were not popped yet.
-        self._remaining = {row.name: row for row in notes.placements.get(path, ())}
+        """Collect the placements of the block at ``path``; ``""`` is the main graph."""
+        self._plan_notes = notes
+        self._is_nested = bool(path)
+        self._unwritten = {row.name: row for row in notes.placements.get(path, ())}
 
     def pop(self, name: str) -> bytes:
-        """Return the notes of a value and forget them; empty if it has none, or they were popped before."""
-        row = self._remaining.pop(name, None)
+        """Remove the placement of a value and return it as metadata; empty if there is none (any more)."""
+        row = self._unwritten.pop(name, None)
         return b"" if row is None else _placement_entries(row)
 
     def annotated(self, declared: Iterable[ValueInfoProto]) -> Iterator[bytes]:
-        """Yield the declared values, serialized with their notes, then new ones for the notes that remain."""
+        """Yield the declared values, serialized with their placements, then the values that are not declared."""
         # Serialized fields of one message may be joined: protobuf reads them as that message.
         for value in declared:
             yield _serialized(value) + self.pop(value.name)
 
         @cache
         def encoded_type(dtype: str, shape: tuple[int | str, ...]) -> bytes:
-            return _serialized(_unnamed_value(dtype, shape, self._notes))
+            return _serialized(_unnamed_value(dtype, shape, self._plan_notes))
 
         name_number = messages().ValueInfoProto.NAME_FIELD_NUMBER
-        for name, row in self._remaining.items():
+        for name, row in self._unwritten.items():
             # In a branch that is never run, memplan gives values the shape (0,), which would be a wrong one.
             if not (self._is_nested and row.shape == (0,)):
                 encoded = encoded_type(row.dtype, row.shape)

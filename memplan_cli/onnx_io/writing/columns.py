@@ -109,7 +109,10 @@ class _Product:
         return parts if parts > 1 else 0
 
     def pays(self, piece_bytes: int, value_bytes: Mapping[str, int], widest: int) -> bool:
-        """Whether cutting saves enough bytes while loading for the bytes it adds to a run.
+        """Whether computing the product in pieces of columns saves enough bytes for those that it costs.
+
+        While the model loads, the constant operand is in memory twice, or one piece of it. In a run, the Concat
+        of the pieces may need more memory than any step did before.
 
         Args:
             piece_bytes: Size of the pieces of the operand.
@@ -123,12 +126,11 @@ class _Product:
         # subgraphs, where an unknown one may be large.
         if self.in_subgraph and result not in value_bytes:
             return False
-        # The step that joins the pieces has them and the result in memory. It may be the new widest one.
-        joined_bytes = 2 * value_bytes.get(result, 0)
-        widening = max(0, joined_bytes - widest)
-        # While the model loads, the operand, or now a piece of it, is in memory twice.
-        saving = 2 * (_float_bytes(self.weight) - piece_bytes)
-        return widening * _SAVING_PER_WIDENING <= saving
+        saved_while_loading = 2 * (_float_bytes(self.weight) - piece_bytes)
+        # The results of the pieces are together as large as the result of their Concat.
+        concat_bytes = 2 * value_bytes.get(result, 0)
+        added_to_run = max(0, concat_bytes - widest)
+        return saved_while_loading >= _SAVING_PER_WIDENING * added_to_run
 
 
 def has_large_operand(model: ModelProto) -> bool:

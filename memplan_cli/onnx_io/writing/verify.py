@@ -72,8 +72,9 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
     """Describe each node that was lost or added.
 
-    Two kinds of added nodes are no difference. A Shape node without a consumer keeps a value alive. A recomputed
-    copy has the key of its original, since keys have the original names of values, or omits optional outputs.
+    Nodes are compared by their keys, which have the original names of recomputed values: a recomputed copy has
+    the key of its original. A copy that omits optional outputs is no difference either, nor is a Shape node
+    that was added to keep a value alive.
     """
     names = _OriginalNames(frozenset(_value_names(original)))
     added_shapes = frozenset(_unused_reader_outputs(written)) - names.known
@@ -82,9 +83,10 @@ def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str
         _key(node, names) for node in written.node if added_shapes.isdisjoint(node.output)
     )
     yield from (f"{_label(key)} was lost" for key in before if key not in after)
-    outputs_by_computation = _outputs_by_computation(before)
+    originals = _outputs_by_computation(before)
     for key in after:
-        outputs_of_originals = outputs_by_computation.get(key._replace(outputs=()), ())
+        computation = key._replace(outputs=())  # operator, inputs and attributes
+        outputs_of_originals = originals.get(computation, ())
         if key not in before and not _omits_optional_outputs(key, outputs_of_originals):
             yield f"{_label(key)} was not there"
 
@@ -236,7 +238,8 @@ def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[ob
 def _graph_key(graph: GraphProto, names: _OriginalNames) -> tuple[object, ...]:
     """Return what a subgraph computes, whatever the order of its nodes.
 
-    Recomputed results of nodes have their original names. Inputs and weights are never recomputed.
+    Copies are added to the main graph only. The subgraph may read and return results of copies, which get their
+    original names here.
     """
     return (
         tuple(value.name for value in graph.input),

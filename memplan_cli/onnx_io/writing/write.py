@@ -78,8 +78,9 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     written = deepcopy(model)
     if has_notes:
         _drop_notes(written)
-    # Only copies of ops have other names than the file.
-    renamed = program if _has_copies(written.graph, program.body) else None
+    # Copies of ops, which only the main graph can have, have other names than the file.
+    has_copies = len(program.body.ops) != len(written.graph.node)
+    renamed = program if has_copies else None
     _reorder(written.graph, program.body, renamed)
     if exposed:
         _add_outputs(written, program, exposed)
@@ -129,21 +130,6 @@ def _nested(node: NodeProto, op: Op) -> Iterator[tuple[GraphProto, Block]]:
     """Yield the subgraphs of a node with the blocks of its op."""
     for (_, subgraph), body in zip(subgraphs(node), op.bodies, strict=True):
         yield subgraph, body
-
-
-def _has_copies(graph: GraphProto, block: Block) -> bool:
-    """Whether a block or a nested one has another number of ops than its graph has nodes.
-
-    Copies of ops, which recompute values, are further ops of the same node.
-    """
-    if len(block.ops) != len(graph.node):
-        return True
-    return any(
-        _has_copies(subgraph, body)
-        for op in block.ops
-        if op.bodies
-        for subgraph, body in _nested(graph.node[op.source], op)
-    )
 
 
 def _reorder(graph: GraphProto, block: Block, renamed: Program | None) -> None:

@@ -231,14 +231,15 @@ def _kernel_gradient(
 ) -> str:
     """Return the kernel gradient of a convolution of ``data`` whose output has the gradient ``dy``.
 
-    The kernel is input 1 of the call. With N samples and G groups of C input and C' output channels:
+    The kernel is input 1 of the call. With N samples and G groups of C input and C' output channels, where
+    "GC" is the product of G and C:
 
-        data [N, G C, ...] as [C, G N, ...]  *  dy [N, G C', ...] as [G C', N, ...]
-            ->  [C, G C', taps]  ->  transposed to the kernel [G C', C, taps]
+        data [N, GC, ...] as [C, GN, ...]  *  dy [N, GC', ...] as [GC', N, ...]
+            ->  [C, GC', taps]  ->  transposed to the kernel [GC', C, taps]
 
     The convolution ``*`` with ``dy`` as its kernel sums over samples, so samples take the place of
     channels. Its strides are the dilations of the forward convolution, and the other way round. It has one
-    output for each tap of the kernel.
+    output for each tap (element) of the kernel.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
     if any(0 in tape.shape(operand.like) for operand in (data, dy)):
@@ -247,9 +248,9 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(windows) + 2)]
-    # The tail (`Window.tail`) is what the last window leaves unread at the end of the padded data. Without
-    # it, ``*`` has one output for each tap. So the tail is left out of the end padding. If it is longer, it
-    # has elements of the data too, and the outputs behind those of the taps are cut off.
+    # A forward kernel of 3 with stride 2 reads 7 of 8 padded elements. From all 8, ``*`` would have 4 outputs for
+    # 3 taps. So elements that are not read, the tail, are left out of the end padding. If the tail is longer
+    # than the padding, it has elements of the data too, and the last outputs of ``*`` are cut off.
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
@@ -296,7 +297,7 @@ def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str)
 
 
 def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
-    """Return data [N, G C, ...] as [C, G N, ...], for N samples and G groups of C channels.
+    """Return data [N, GC, ...] as [C, GN, ...], for N samples and G groups of C channels.
 
     The convolution in `_kernel_gradient` sums over its channels, which have to be the samples then.
 

@@ -58,11 +58,11 @@ def _with_merged_index_axes(call: Call, axis: int) -> str:
     With X [a, b, c], axis 1 and an index [i, j]: dY [a, i, j, c] is returned as [a, i * j, c].
     """
     tape, x, rank = call.tape, call.input(0), call.tape.rank(call.input(0))
-    sizes = [dim if isinstance(dim, int) else 0 for dim in tape.shape(x)]  # 0: unknown too
+    sizes = [dim if isinstance(dim, int) else 0 for dim in tape.shape(x)]
     sizes[axis] = -1
     if 0 not in sizes:
         return tape.emit("Reshape", call.dy, tape.ints(*sizes))
-    # With a dim of size 0, a Reshape cannot infer the -1: the indices are counted.
+    # A dim is 0 or unknown. Beside a dim of 0, a Reshape cannot infer the -1, so the indices are counted.
     x_shape = tape.shape_of(x)
     index_count = tape.emit("Size", call.input(1))
     parts = [tape.emit("Reshape", index_count, tape.ints(1))]

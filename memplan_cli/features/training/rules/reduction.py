@@ -98,7 +98,7 @@ def _repeated(call: Call, name: str) -> str:
 
 
 def _divided_by_count(call: Call, name: str) -> str:
-    """Return a tensor divided by the number of elements of X that are reduced to one of Y.
+    """Return the tensor ``name`` divided by the number of elements of X that are reduced to one of Y.
 
     Raises:
         UnknownShapeError: the axes are not constant.
@@ -111,9 +111,10 @@ def _divided_by_count(call: Call, name: str) -> str:
     dims = [shape[axis] for axis in axes]
     sizes = [dim for dim in dims if isinstance(dim, int)]
     if len(sizes) == len(dims):
-        return tape.divide(name, math.prod(sizes), x)
+        return tape.divide(name, math.prod(sizes), like=x)
     lengths = tape.emit("Gather", tape.shape_of(x), tape.ints(*axes))
-    return tape.divide_by_tensor(name, tape.emit("ReduceProd", lengths, keepdims=0), x)
+    count = tape.emit("ReduceProd", lengths, keepdims=0)
+    return tape.divide_by_tensor(name, count, like=x)
 
 
 RULES: Mapping[str, Rule] = {

@@ -158,7 +158,7 @@ def pad(call: Call) -> Gradients:
     """Y = X with a margin: dX = dY without it; copies in the margin (reflect, edge, wrap) add up.
 
     Raises:
-        UnknownShapeError: the margin is of zeros or a value, and is not constant.
+        UnknownShapeError: the mode is "constant", and the pads are not known before a run.
     """
     tape, x = call.tape, call.input(0)
     mode = call.attribute("mode", "constant")

@@ -70,9 +70,9 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    A dim that is the same before and after stays. Any other dim is the declared one; it is unknown if the
-    declaration has no such dim, or the number of the initial value, which may hold in the first iteration
-    only. If the subgraph returns no shape and the declaration is complete, the result is ``before``.
+    A dim that is the same before and after stays. Any other dim is the declared one, or unknown if none is
+    declared. A declared number that the initial value has too is not used: it may hold in the first iteration
+    only.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.
@@ -81,7 +81,7 @@ def _widened_state(
         declared: The type that the subgraph declares for its input.
     """
     if shape_in(after) is None and is_complete(declared):
-        return before
+        return before  # nothing contradicts the declaration
     return merged(widened(before, after), _without_initial_dims(initial, declared))
 
 

@@ -61,9 +61,9 @@ def _infer_subgraphs(
 ) -> dict[str, TypeProto]:
     """Infer the subgraphs of all control-flow nodes; return the types of outputs that were unknown or wrong.
 
-    ``inferred`` has the nodes of ``given``, with types by ``infer``; its subgraphs get their types here. In
-    ``given``, wrong shapes that a Loop or Scan declares for its states are removed. Both changes, and that of
-    ``outer.types`` for later nodes, are made by `_infer_subgraphs_of`.
+    Both models are changed in place: the subgraphs of ``inferred`` get their types, and ``given`` loses the wrong
+    shapes that a Loop or Scan declares for its states. ``inferred`` is the result of ``infer`` for ``given``, so
+    nodes have the same index in both models.
     """
     node_pairs = [
         (node, inferred.graph.node[index])
@@ -75,6 +75,7 @@ def _infer_subgraphs(
     outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
     output_types: dict[str, TypeProto] = {}
     for node, inferred_node in node_pairs:
+        # Changes both nodes, and adds the types of their outputs to ``outer``, where later nodes read them.
         output_types |= _infer_subgraphs_of(node, inferred_node, outer)
     return output_types
 
@@ -166,10 +167,8 @@ def _wrongly_declared_states(
             strict=False,
         )
         if any(
-            declared_dim is not None
-            and declared_dim == initial_dim
-            and result_dim is not None
-            and result_dim != declared_dim
+            None not in (declared_dim, result_dim)
+            and initial_dim == declared_dim != result_dim
             for initial_dim, declared_dim, result_dim in dims
         ):
             wrong.append(declared)

@@ -42,24 +42,27 @@ _LARGEST_DIM = (1 << 63) - 1
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
 
-    With ``allowzero`` a 0 stays 0. An expression such as ``n - 2`` may be 0 or -1 too. Then the dim is unknown,
-    unless the input has this dim, or as many elements as the target for all values: then 0 makes both empty.
+    With ``allowzero`` a 0 stays 0. Without it an expression in the target, such as ``n - 2``, is kept only if
+    it cannot stand for a copied or remaining dim; otherwise the dim is unknown.
     """
-    target, input_shape = values.input_dims(node, 1), values.shape(node.input[0])
+    target = values.input_dims(node, 1)
+    input_shape = values.shape(node.input[0])
     if target is None:
         return None
     dims = list(target)
     if not int_attribute(node, "allowzero", 0):
         known_dims = input_shape or ()
         elements = product(target)
-        is_same_count = elements is not None and elements == product(known_dims)
+        has_same_count = elements is not None and elements == product(known_dims)
         for axis, dim in enumerate(dims):
             if dim == 0:
                 dims[axis] = known_dims[axis] if axis < len(known_dims) else None
-            elif isinstance(dim, str) and not (
-                is_same_count or dim in known_dims or _is_above_zero(dim)
-            ):
-                dims[axis] = None
+            elif isinstance(dim, str):
+                # An expression that the input has too, or whose target has the input's number of elements, may
+                # be 0. But then the input is empty, and so is the result.
+                is_zero_of_empty = has_same_count or dim in known_dims
+                if not is_zero_of_empty and not _is_above_zero(dim):
+                    dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
         inferred = None if input_shape is None else divide_dims(input_shape, others)
