@@ -29,12 +29,10 @@ from memplan_cli.ordering.block_graph import (
 )
 from memplan_cli.ordering.block_search import BlockOrder, order_block
 from memplan_cli.ordering.cut_bounds import cut_bound
-from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.records import Ordering, PlannedVars
-from memplan_cli.ordering.task_graph import displacement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
@@ -65,11 +63,9 @@ def best_order(
 ) -> Ordering:
     """Return the order of a program's ops with the least `live_peak` that is found.
 
-    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So in
-    a program with subgraphs, the searched order is then compared with simple ones by measuring the program
-    in each. The file's order stays if the best one is not measured to need less.
-
-    While orders are compared, each symbol in a size has a sample value.
+    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So
+    the program is measured in the order found, and the file's order stays if it needs no more. While orders
+    are compared, each symbol in a size has a sample value.
 
     Args:
         program: The ops in the file's order, which wins all ties.
@@ -86,11 +82,12 @@ def best_order(
     main_block = _order_nested(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
+    searched = replace(program, body=main_block.block)
     if any(op.bodies for op in program.body.ops):
-        found = _choose_measured(program, facts, main_block, meter)
+        searched = _with_unchanged_subgraphs(program, searched, meter)
+        found = _Choice("searched", searched, {"file": meter.peak(program)})
     else:
-        search = main_block.search
-        found = _Choice(search.chosen, replace(program, body=main_block.block), search.peaks)
+        found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
     best = _confirmed_or_file(found, program, meter)
     # The bound counts too few bytes for subgraphs, never too many, so a peak equal to it is the least. Peaks
     # and bounds hold for one value of the symbols only: with symbols, none is returned.
@@ -126,38 +123,51 @@ class _Choice(NamedTuple):
 def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
     """Return a found order with its measured peak, or the file's order if it needs no more.
 
-    Searches count bytes with a `TaskGraph`, which may differ from the program's. So the peak of the found
-    order is replaced by the measured one.
+    With symbols, the found order must need no more than the file's for the other sample values either.
     """
-    if found.method != "file":
-        peaks = {**found.peaks, found.method: meter.peak(found.program)}
-        found = found._replace(peaks=peaks)
-        is_better = found.peak < found.peaks["file"]
-        if is_better and not _is_worse_for_other_symbols(program, found.program, meter):
-            return found
-    return _Choice("file", program, found.peaks)
+    if found.method == "file":
+        return found._replace(program=program)
+    found = found._replace(peaks={**found.peaks, found.method: meter.peak(found.program)})
+    is_better = found.peak < found.peaks["file"] and all(
+        sampled.peak(found.program) <= sampled.peak(program)
+        for sampled in meter.for_other_samples()
+    )
+    return found if is_better else _Choice("file", program, found.peaks)
 
 
-def _choose_measured(
-    program: Program, facts: StorageFacts, main_block: _OrderedBlock, meter: _PeakMeter
-) -> _Choice:
-    """Return the best of the file's, the schedulers' and the searched order of a program.
+def _with_unchanged_subgraphs(
+    program: Program, reordered: Program, meter: _PeakMeter
+) -> Program:
+    """Return a reordered program with the file's order inside all subgraphs, if its peak stays as low.
 
-    Whole programs are measured, because a `TaskGraph` may count too much for an If.
+    Else return it as it is. The order inside a subgraph can change which ops a runtime fuses, and so the
+    bits of results. With symbols, the peak must stay as low for every sample value.
     """
-    programs = {"file": program, **dict(_scheduled_programs(program, facts, SCHEDULERS))}
-    programs["searched"] = replace(program, body=main_block.block)
-    peaks = {name: meter.peak(other) for name, other in programs.items()}
-    method = min(peaks, key=lambda name: (peaks[name], _displacement(program, programs[name])))
-    return _Choice(method, _keep_subgraph_orders(program, programs[method], meter), peaks)
+    file_ops = {op.outputs: op for op in program.body.ops if op.bodies}
+    ops = tuple([file_ops.get(op.outputs, op) for op in reordered.body.ops])
+    candidate = reordered.with_ops(ops)
+    meters = [meter, *meter.for_other_samples()]
+    is_as_low = all(other.peak(candidate) <= other.peak(reordered) for other in meters)
+    return candidate if is_as_low else reordered
 
 
 def simple_orders(
     program: Program, planned_vars: PlannedVars, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
-    """Yield the program in the order of each scheduler but the file's, with the scheduler's name."""
+    """Yield the name of each scheduler but the file's, and the program in its order, subgraphs too."""
     meter = _PeakMeter(planned_vars, _sampled_sizes(planned_vars.sizes, SAMPLE))
-    return _scheduled_programs(program, meter.facts(program), schedulers)
+    facts = meter.facts(program)
+    for name, scheduler in schedulers.items():
+        if name != "file":
+            method = partial(_scheduled_block, scheduler)
+            yield name, replace(program, body=_order_nested(program.body, facts, method).block)
+
+
+def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
+    """Return the order of one scheduler, without a bound."""
+    block_order = BlockOrder(graph, bound=0)
+    block_order.offer("scheduled", scheduler(graph))
+    return block_order
 
 
 def _scaled_work(work: int, program: Program) -> int:
@@ -213,33 +223,6 @@ def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]
     return {var: size.coefficient * values[size.unit] for var, size in sizes.items()}
 
 
-def _is_worse_for_other_symbols(program: Program, other: Program, meter: _PeakMeter) -> bool:
-    """Return whether the other order needs more than the file's for another value of the symbols."""
-    meters = meter.for_other_samples()
-    return any(sampled.peak(other) > sampled.peak(program) for sampled in meters)
-
-
-def _displacement(program: Program, other: Program) -> int:
-    """Return the `displacement` of the main graph's ops in another order: how far they moved."""
-    file_index = {op.outputs: index for index, op in enumerate(program.body.ops)}
-    return displacement([file_index[op.outputs] for op in other.body.ops])
-
-
-def _keep_subgraph_orders(program: Program, other: Program, meter: _PeakMeter) -> Program:
-    """Return ``other`` with the file's order in all subgraphs if its peak stays as low, else ``other``.
-
-    ``other`` has the ops of ``program``, with equal outputs, in another order. The peak must stay as low
-    for every sample value of the symbols. The order within a subgraph can change what a runtime fuses,
-    and so the bits of results.
-    """
-    file_ops = {op.outputs: op for op in program.body.ops if op.bodies}
-    ops = tuple([file_ops.get(op.outputs, op) for op in other.body.ops])
-    candidate = other.with_ops(ops)
-    meters = [meter, *meter.for_other_samples()]
-    is_as_low = all(sampled.peak(candidate) <= sampled.peak(other) for sampled in meters)
-    return candidate if is_as_low else other
-
-
 @dataclass(frozen=True, slots=True)
 class _OrderedBlock:
     """A block in its new order.
@@ -255,23 +238,6 @@ class _OrderedBlock:
     search: BlockOrder
 
 
-def _scheduled_programs(
-    program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
-) -> Iterator[tuple[str, Program]]:
-    """Yield the name of each scheduler but the file's, and the program in its order, subgraphs too."""
-    for name, scheduler in schedulers.items():
-        if name != "file":
-            method = partial(_scheduled_block, scheduler)
-            yield name, replace(program, body=_order_nested(program.body, facts, method).block)
-
-
-def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
-    """Return the order of one scheduler, without a bound."""
-    block_order = BlockOrder(graph, bound=0)
-    block_order.offer("scheduled", scheduler(graph))
-    return block_order
-
-
 def _order_nested(
     block: Block, facts: StorageFacts, method: Callable[[TaskGraph], BlockOrder]
 ) -> _OrderedBlock:
@@ -280,39 +246,47 @@ def _order_nested(
     The bound of the result is a lower bound on the block's peak over all orders of its ops and of its
     subgraphs.
     """
-    bodies_of = {
-        index: [_order_nested(body, facts, method) for body in op.bodies]
-        for index, op in enumerate(block.ops)
-        if op.bodies
-    }
-    ops = list(block.ops)
-    # For each op with subgraphs, the bytes at its step: in the orders chosen for the subgraphs, and a
-    # lower bound on them in any orders.
+    ordered_ops = list(block.ops)
+    body_bounds: list[int] = []
+    # For each op with subgraphs, by index, the bytes that its step needs: with the orders chosen for the
+    # subgraphs, and at least with any orders of them.
     chosen_bytes: dict[int, int] = {}
     least_bytes: dict[int, int] = {}
-    for index, bodies in bodies_of.items():
-        ops[index] = ops[index]._replace(bodies=tuple(body.block for body in bodies))
-        memory_of_bodies = [body.memory for body in bodies]
-        chosen_bytes[index] = chosen_step_bytes(ops[index], facts, memory_of_bodies)
-        least_bytes[index] = least_step_bytes(ops[index], facts, memory_of_bodies)
+    for index, op in enumerate(block.ops):
+        if op.bodies:
+            bodies = [_order_nested(body, facts, method) for body in op.bodies]
+            ordered_ops[index] = op._replace(bodies=tuple(body.block for body in bodies))
+            memory_of_bodies = [body.memory for body in bodies]
+            body_bounds += [memory.bound for memory in memory_of_bodies]
+            chosen_bytes[index] = chosen_step_bytes(op, facts, memory_of_bodies)
+            least_bytes[index] = least_step_bytes(op, facts, memory_of_bodies)
     graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
-    bound = search.bound
-    if chosen_bytes != least_bytes:
-        # The bound of the search holds for the chosen orders of the subgraphs only.
+    if chosen_bytes == least_bytes:
+        bound = search.bound
+    else:  # the bound of the search holds for the chosen orders of the subgraphs only
         least_graph = task_graph(block, facts, least_bytes)
-        body_bounds = [body.memory.bound for bodies in bodies_of.values() for body in bodies]
-        bound = max(
-            # The order only says where cuts are tried, at its fullest steps: each bounds all orders.
-            cut_bound(least_graph, search.order),
-            # The bound of a subgraph counts none of the block's bytes that are live at every step.
-            least_graph.always_live_bytes() + max(body_bounds),
-        )
+        bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
         peak=search.peak,
         results=graph.final_bytes(),
         bound=bound,
     )
-    ordered = replace(block, ops=tuple(ops[op] for op in search.order))
+    ordered = replace(block, ops=tuple(ordered_ops[op] for op in search.order))
     return _OrderedBlock(ordered, memory, search)
+
+
+def _bound_with_subgraphs(
+    graph: TaskGraph, body_bounds: Sequence[int], order: Sequence[int]
+) -> int:
+    """Return a lower bound on the peak of a block over all orders of its ops and of its subgraphs.
+
+    Args:
+        graph: The block. The step of an op with subgraphs has its least bytes over all orders of these.
+        body_bounds: For each subgraph, a lower bound on the peak of its own variables.
+        order: An order of the block's ops. Cuts are tried at its fullest steps, and bound all orders.
+    """
+    # While a subgraph has its peak, the bytes that are live at every step of the block are live too.
+    bound_of_bodies = graph.always_live_bytes() + max(body_bounds)
+    return max(cut_bound(graph, order), bound_of_bodies)

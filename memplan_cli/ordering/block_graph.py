@@ -7,11 +7,10 @@ block's graph; `chosen_step_bytes` and `least_step_bytes` return the bytes that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import Aliasing, share_storage
-from memplan_cli.analysis.defining_blocks import defining_blocks
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import VarId, blocks
@@ -36,8 +35,6 @@ class StorageFacts:
         counted_bytes: bytes to count for each variable, with numbers in place of symbols.
         aliasing: the rules by which variables share bytes.
         pinned_bytes: total bytes of the variables that are live for the whole run.
-        from_branches: variables that have the bytes of an older result of a branch: results of
-            the other branches, which count no bytes of their own, and outputs of the If.
         results: the program's outputs, which never share bytes.
     """
 
@@ -46,7 +43,6 @@ class StorageFacts:
     counted_bytes: Mapping[VarId, int]
     aliasing: Aliasing
     pinned_bytes: int
-    from_branches: Collection[VarId] = ()
     results: Collection[VarId] = ()
 
     def own_bytes(self, var: VarId) -> int:
@@ -75,91 +71,34 @@ class SubgraphMemory:
 def storage_facts(
     program: Program, planned_vars: PlannedVars, numbers: Mapping[VarId, int]
 ) -> StorageFacts:
-    """Find the variables that share bytes in every order, and the bytes to count for each variable.
+    """Return the facts about the storage of a program's planned variables that hold in every order.
 
-    These are views, and results of the branches of an If on the bytes of its output. Results written in
-    place are not among them: which input dies at an op depends on the order.
+    Of the variables that share bytes, only views do so in every order. Which input dies at an op, so that a
+    result may be written over it, depends on the order. Results of the branches of an If, which have
+    the bytes of its output, count as if they had bytes of their own.
 
     ``numbers`` has the bytes of each planned variable, with numbers in place of symbols.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
     results = frozenset(var for var in program.body.outputs if var in sizes) - pinned
-    # Pinned variables and the program's outputs share bytes with no other variable.
-    unshared = pinned | results
-    sharing = {var: size for var, size in sizes.items() if var not in unshared}
+    # Pinned variables and the program's outputs are views of no other variable.
+    may_be_views = {
+        var: size for var, size in sizes.items() if var not in pinned and var not in results
+    }
     only_views = Aliasing(aliasing.views, in_place={})
-    base_of = _oldest_var_on_bytes(program, sharing, only_views)
-    # The root of a view is the variable that it is a view of. All others, as the program's outputs,
-    # are their own roots.
-    roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
-    older_result_of = _branch_results(program, roots, sharing, aliasing)
-    counted_bytes = _count_branch_results_once(program, aliasing, older_result_of, numbers)
+    # Whether a variable is a view does not depend on live ranges, so all get the same one.
+    any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))
+    buffer_of = share_storage(program, may_be_views, only_views, any_range)
     return StorageFacts(
-        roots=roots,
+        # The id of a buffer is the id of the oldest variable in it, of which the others are views.
+        roots={var: VarId(buffer_of.get(var, var)) for var in sizes if var not in pinned},
         sizes=sizes,
-        counted_bytes=counted_bytes,
+        counted_bytes=numbers,
         aliasing=aliasing,
-        pinned_bytes=sum(counted_bytes[var] for var in pinned if var in counted_bytes),
-        from_branches=older_result_of.keys(),
+        pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
         results=results,
     )
-
-
-def _count_branch_results_once(
-    program: Program,
-    aliasing: Aliasing,
-    older_result_of: Mapping[VarId, VarId],
-    numbers: Mapping[VarId, int],
-) -> Mapping[VarId, int]:
-    """Return the bytes to count for each variable: ``numbers``, with 0 for some results of branches.
-
-    ``y = If(..)`` returns ``a`` of one branch or ``b`` of the other, on the same bytes. Only one branch
-    runs, so ``a`` counts in the graphs of the branches and ``b``, the younger one, does not. ``y`` counts in
-    the graph of the block around, where it stands for both.
-
-    ``older_result_of`` is from `_branch_results`: here it leads from ``b`` and ``y`` to ``a``.
-    """
-    if not older_result_of:
-        return numbers
-    blocks = defining_blocks(program, aliasing.runs_one_body)
-    without_bytes = [
-        var for var, older in older_result_of.items() if blocks.are_exclusive(var, older)
-    ]
-    return {**numbers, **dict.fromkeys(without_bytes, 0)}
-
-
-def _branch_results(
-    program: Program,
-    roots: Mapping[VarId, VarId],
-    sharing: Mapping[VarId, Size],
-    aliasing: Aliasing,
-) -> dict[VarId, VarId]:
-    """Return, for each variable on the bytes of an older branch result, that result.
-
-    If ``y = If(..)`` returns ``a`` of one branch or ``b`` of the other, on the same bytes, the result is
-    ``{b: a, y: a}``. Views of other variables are left out. Arguments as in `storage_facts`.
-    """
-    if not aliasing.branches or not any(op.bodies for op in program.body.ops):
-        return {}
-    # Without results in place, which share bytes in some orders only.
-    oldest = _oldest_var_on_bytes(program, sharing, replace(aliasing, in_place={}))
-    # A view has another variable as its root.
-    return {var: older for var, older in oldest.items() if roots[var] == var and older != var}
-
-
-def _oldest_var_on_bytes(
-    program: Program, sharing: Mapping[VarId, Size], aliasing: Aliasing
-) -> dict[VarId, VarId]:
-    """Return for each variable in ``sharing`` the oldest one on the same bytes.
-
-    ``aliasing`` must have no rules for writing in place. Only these depend on live ranges, so the
-    result holds whatever the order of the ops.
-    """
-    any_range = dict.fromkeys(sharing, LiveRange(0, 1))
-    buffer_of = share_storage(program, sharing, aliasing, any_range)
-    # The id of a buffer is the id of the oldest variable in it (`BufferId`).
-    return {var: VarId(buffer) for var, buffer in buffer_of.items()}
 
 
 def task_graph(
@@ -218,16 +157,16 @@ def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
 
 
 def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
-    """Return the bytes that an op's step needs with the chosen orders of its subgraphs.
+    """Return the bytes that an op's step needs with the chosen orders of its subgraphs, or a little more.
 
-    A plan has ticks for both branches of an If, one after the other, although only one of them runs.
-    So all subgraphs count as if they ran in turn, and the results of each stay live until the op
-    ends. Results of two branches that share bytes count once (`StorageFacts.from_branches`).
+    A plan has ticks for both branches of an If, one after the other, although only one of them runs. So the
+    subgraphs count as if they ran in turn, with the results of each live until the op ends: two branches
+    with peaks of 5 and 4 bytes and results of 3 and 2 need 7 bytes, 3 of them for the first results.
 
-    The number is exact if each outer variable that the op or its subgraphs read is live until the op
-    ends. One that dies in a branch is counted until then, and the number is too high.
+    The number is too high for an If whose results share the bytes of its output, and if an outer variable
+    dies in a branch, as it is counted until the op ends.
     """
-    outputs = _own_output_bytes(op, facts)
+    outputs = sum(map(facts.own_bytes, op.outputs))
     inputs = sum(body.inputs for body in bodies)
     earlier_results, peak = 0, 0
     for body in bodies:
@@ -243,10 +182,10 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
 def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
 
-    Users of the bound add the bytes of all tensors that the op and its subgraphs read. These are
-    live during the whole step of a Loop or Scan, and so are the inputs of its subgraph and the op's
-    outputs. In an If, a tensor that one branch reads may be dead while the other branch has its peak:
-    the sum would be too high, so the bound is 0.
+    Not counted are the tensors of the outer block that the op and its subgraphs read: bounds add these to
+    the bytes of the step. For a Loop or Scan, the step needs the inputs of the subgraph, the bound of its
+    other variables, and the op's outputs, which grow meanwhile. For an If it is 0: a tensor that one
+    branch reads may be dead while the other branch has its peak, so their sum would be no lower bound.
 
     ``bodies`` may be empty if nothing is known about the subgraphs.
     """
@@ -254,12 +193,8 @@ def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemor
         return 0
     inputs = sum(body.inputs for body in bodies)
     body_bound = max((body.bound for body in bodies), default=0)
-    return inputs + body_bound + _own_output_bytes(op, facts)
-
-
-def _own_output_bytes(op: Op, facts: StorageFacts) -> int:
-    """Return the bytes of an op's outputs that are not results of its branches."""
-    return sum(facts.own_bytes(var) for var in op.outputs if var not in facts.from_branches)
+    outputs = sum(map(facts.own_bytes, op.outputs))
+    return inputs + body_bound + outputs
 
 
 class _TensorNumbering:
@@ -315,18 +250,20 @@ class _TensorNumbering:
         return {self._number[root] for root in roots if root in self._number}
 
     def in_place_inputs(self, op: Op, block_results: Collection[int]) -> tuple[int, ...]:
-        """Return the tensors that the op's first output may be written over if they die there.
+        """Return the numbers of the tensors that the op's first output may be written over if they die there.
 
-        This is the rule of `share_storage` without the condition that the op is their last
-        reader, which depends on the order. ``block_results`` are the tensors that live on after the block.
+        Whether a tensor dies at the op depends on the order. All other conditions are those of
+        `share_storage`. ``block_results`` has the numbers of the tensors that hold outputs of the op's block:
+        they are needed after the block, so they never die at the op.
         """
         facts = self._facts
         positions = facts.aliasing.in_place_inputs(op)
         if not positions or not op.outputs:
             return ()
+        output = op.outputs[0]
         # An output without a number is a view, which writes nothing, or has no bytes. Outputs of the program
         # never share bytes.
-        if op.outputs[0] not in self._number or op.outputs[0] in facts.results:
+        if output not in self._number or output in facts.results:
             return ()
         input_roots = [facts.roots.get(var) for var in op.inputs]
         tensors = []
@@ -372,8 +309,9 @@ class _TensorNumbering:
 def _nested_vars(op: Op) -> Iterable[VarId]:
     """Return the variables that an op with subgraphs accesses: its own, and those of all ops inside.
 
-    An output of a subgraph counts too: it may be a variable of the outer block that no op inside reads.
-    An input of a subgraph does not: it is a variable of the subgraph alone.
+    The outputs of the subgraphs are added: such an output may be a variable of the outer block that no op
+    inside reads. Their inputs need not be added, as variables of the subgraph alone have no tensor in the
+    outer block.
     """
     variables = [*op.inputs, *op.outputs]
     for body in op.bodies:

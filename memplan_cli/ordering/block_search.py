@@ -47,7 +47,7 @@ _LIMIT_SHIFT = 6
 """Sweeps are repeated under a limit lower by the peak shifted right by so many bits."""
 
 _LEAST_PERCENT = 4
-"""Percent of the budget that the search by states gets even if the gap to the bound is tiny."""
+"""Percent of the budget that the search by states gets even if the best peak nearly meets the bound."""
 
 _CUTS_DIVISOR, _PAIRS_DIVISOR = 24, 8
 """Cuts at single ops, and at pairs of ops, get the remaining budget divided by these."""
@@ -132,10 +132,11 @@ def order_block(
         best.offer(name, scheduler(graph))
     if best.proved and best.chosen == "file":
         return best
-    # Schedulers of clusters run even if the order is proved: an order of theirs with the same peak may be
+    # Clusters in the order of the file are tried even if the order is proved: with the same peak, they may be
     # closer to the order of the file, which is preferred.
-    search = _ClusterSearch(best, contract(graph))
-    search.run_schedulers()
+    contracted = contract(graph)
+    best.offer_clusters("tightened", contracted, file_order(contracted.graph))
+    search = _ClusterSearch(best, contracted)
     for method in (search.sweep, search.prove, search.search_states):
         if best.proved or budget.is_over():
             break
@@ -163,17 +164,6 @@ class _ClusterSearch:
         self._graph = contracted.graph
         self._is_small = contracted.graph.size <= _SEARCHED_CLUSTERS
         best.bound = max(best.bound, *local_bounds(contracted.graph))
-
-    def run_schedulers(self) -> None:
-        """Offer the file's order of the clusters, then other schedulers' until one is proved optimal.
-
-        The first is called "tightened": the ops of each cluster run directly one after the other.
-        """
-        best, contracted = self._best, self._contracted
-        best.offer_clusters("tightened", contracted, file_order(self._graph))
-        for name, scheduler in SCHEDULERS.items():
-            if name != "file" and not best.proved:
-                best.offer_clusters(name, contracted, scheduler(self._graph))
 
     def sweep(self, budget: WorkBudget) -> None:
         """Offer demand-driven orders from both ends, then again under limits below the best peak.
@@ -211,23 +201,27 @@ class _ClusterSearch:
         """
         best, order = self._best, self._best.cluster_order
         bounds = BoundSearch(self._graph, best.bound)
-        bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // _CUTS_DIVISOR))
+        bounds.try_promising_ops(
+            order, best.peak, budget.part(budget.remaining // _CUTS_DIVISOR)
+        )
         if self._is_small:
             bounds.try_pairs(order, best.peak, budget.part(budget.remaining // _PAIRS_DIVISOR))
         best.bound = bounds.bound
 
     def search_states(self, budget: WorkBudget) -> None:
-        """Search small graphs by states, with the rest of the budget or less.
+        """Search small graphs by states, and improve the best order or the bound.
 
-        The part of the budget that is spent grows with the gap between the best peak and the bound.
+        If the best peak is 1 % or more above the bound, all of the budget may be spent; if it is closer, a
+        part of the budget in proportion, but at least `_LEAST_PERCENT`.
         """
         if not self._is_small:
             return
         best = self._best
-        # In hundredths of a percent of the bound: a gap from 1 % on gets all of the budget.
-        gap = 10_000 * (best.peak - best.bound) // max(best.bound, 1)
-        work = budget.remaining * min(100, max(_LEAST_PERCENT, gap)) // 100
-        result = best_first(self._graph, best.bound, best.peak, budget.part(work))
+        one_percent_of_bound = max(best.bound // 100, 1)
+        percent = 100 * (best.peak - best.bound) // one_percent_of_bound
+        percent = min(100, max(_LEAST_PERCENT, percent))
+        part = budget.part(budget.remaining * percent // 100)
+        result = best_first(self._graph, best.bound, best.peak, part)
         best.bound = max(best.bound, result.bound)
         if result.order is not None:
             best.offer_clusters("exact", self._contracted, result.order)

@@ -65,7 +65,7 @@ class _Clusters:
     """The tables of a `TaskGraph` while ops are fused to clusters.
 
     A cluster is named by one of its ops. In each table the entry of that op is the cluster's; the entries
-    of its other ops are not read any more. A tensor that a cluster defines and no other accesses is
+    of its other ops are stale and not read any more, as are those of private tensors in ``users``. A tensor that a cluster defines and no other accesses is
     *private*: it dies in the cluster's step, so ``accesses`` and ``defines`` leave it out.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Clusters:
         members: for each cluster, its ops in the order in which they run; empty for an op that was
             fused with another.
         fusions: the fusions so far, in order.
-        users: for each tensor, the clusters that access it. Not updated once a tensor is private.
+        users: for each tensor, the clusters that access it.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -110,20 +110,20 @@ class _Clusters:
     def fuse_late(self) -> int:
         """Fuse each cluster that frees nothing with its only successor, if the steps allow it.
 
-        That is the late rule, applied once to each cluster from first to last. Returns how often it
-        applied. The cluster then runs just before the successor. That raises no peak if the step of the
-        successor needs at least as much as its own.
+        This is the late rule, tried once for each cluster. Returns the number of fusions. The cluster then
+        runs just before its successor. No step gets larger by that, if the step of the successor needs at
+        least as much as its own.
         """
         fused = 0
         for op, members in enumerate(self.members):
             if not members or len(self.succs[op]) != 1 or not self._frees_nothing(op):
                 continue
             (succ,) = self.succs[op]
-            # The bytes of both steps beyond those live before ``op``, if ``succ`` follows directly.
-            op_step = self.step_bytes[op]
+            if self.in_place_inputs[succ]:
+                continue  # what the step of ``succ`` needs depends on the order
+            # When ``succ`` runs directly after ``op``, the outputs of ``op`` are live beside its own bytes.
             succ_step = self.defined_bytes[op] + self.step_bytes[succ]
-            # An op that may write over an input is left alone: what its step needs depends on the order.
-            if op_step > succ_step or self.in_place_inputs[succ]:
+            if self.step_bytes[op] > succ_step:
                 continue
             self.step_bytes[succ] = succ_step
             self.members[succ] = members + self.members[succ]
@@ -142,29 +142,32 @@ class _Clusters:
     def fuse_early(self) -> int:
         """Fuse each cluster with its only predecessor ``first``, if it frees as much as it defines.
 
-        That is the early rule, applied once to each cluster from first to last. Returns how often it
-        applied. The cluster then runs just after ``first``. That raises no peak: its own step needs no
-        more than that of ``first``, and the steps that now follow it have no more live bytes.
+        This is the early rule, tried once for each cluster. Returns the number of fusions. The cluster then
+        runs just after ``first``. No peak gets higher by that: its step needs no more than that of ``first``,
+        and no more bytes are live after both than after ``first`` alone.
+
+        For example, the step of ``first`` needs 12 bytes, and 8 of them, a tensor that only the cluster
+        reads, stay live. The cluster, which defines 2 bytes, needs 8 + 2 bytes and leaves 2.
         """
         fused = 0
         for op, members in enumerate(self.members):
-            if len(self.preds[op]) != 1:  # an op that was fused with another has none
+            if len(self.preds[op]) != 1:  # a cluster that was fused with another has none
                 continue
             (first,) = self.preds[op]
-            # Freed in every order: the tensors that no third cluster accesses.
             private = self._private_tensors(op, first)
-            freed = sum([self.graph.tensor_bytes[t] for t in private])
-            # The bytes of both steps beyond those live before ``first``, if ``op`` follows directly. What
-            # ``first`` saves by writing over an input is left out: it lowers both steps alike.
-            first_step = self.step_bytes[first]
+            freed = sum([self.graph.tensor_bytes[tensor] for tensor in private])
+            if self.defined_bytes[op] > freed:
+                continue
+            # When ``op`` runs directly after ``first``, the outputs of ``first`` are live beside its own bytes.
+            # ``first`` may write over an input: what that saves is left out, as it lowers both steps alike.
             op_step = self.defined_bytes[first] + self.step_bytes[op]
             if self.in_place_inputs[op] & private:
                 # A private tensor dies at ``op`` in every order, so ``op`` always writes over one.
                 op_step -= self.graph.in_place_bytes[op]
-            if op_step > first_step or self.defined_bytes[op] > freed:
+            if op_step > self.step_bytes[first]:
                 continue
-            # ``step_bytes`` of ``first``, the larger ones, are those of the cluster already.
-            # ``first`` cannot write over an input that ``op`` accesses after it.
+            # The cluster of both keeps ``step_bytes`` of ``first``, the larger of the two. ``first`` can no
+            # longer write over an input that ``op`` reads after it.
             self.in_place_inputs[first] -= self.accesses[op]
             self.members[first] += members
             self._merge(op, first, private)
@@ -173,24 +176,24 @@ class _Clusters:
         return fused
 
     def _private_tensors(self, cluster: int, other: int) -> set[int]:
-        """Return the tensors that will be private if two clusters are fused: no third one accesses them.
+        """Return the tensors that two clusters have for themselves: one defines them, and no third reads them.
 
-        One of the two defines such a tensor, and both access it: else it would be private already, and
-        missing in ``accesses``. So it is among the accesses of either cluster.
+        They become private if the two are fused. Both clusters access each of them, as a tensor that one
+        accesses alone is private already, so the accesses of ``cluster`` have them all.
         """
+        defined = self.defines[cluster] | self.defines[other]
         return {
             tensor
-            for tensor in self.accesses[cluster]
-            if (tensor in self.defines[cluster] or tensor in self.defines[other])
-            and self._is_private(tensor, cluster, other)
+            for tensor in self.accesses[cluster] & defined
+            if self._is_private(tensor, cluster, other)
         }
 
     def _merge(self, op: int, target: int, private: set[int]) -> None:
-        """Move the edges and tensors of ``op`` to its neighbor ``target``, and remove ``private`` tensors.
+        """Give the tensors and edges of cluster ``op`` to its neighbor ``target``, and leave ``op`` empty.
 
-        Updates ``users``, ``accesses``, ``defines``, ``defined_bytes``, ``preds`` and ``succs``, and takes
-        the members from ``op``. The caller has updated ``members``, ``step_bytes`` and ``in_place_inputs`` of
-        ``target``.
+        The tensors in ``private``, which only these two access, are taken from both. Updates ``users``,
+        ``accesses``, ``defines``, ``defined_bytes``, ``preds`` and ``succs`` of all clusters, and ``members``
+        of ``op``. The callers update ``members``, ``step_bytes`` and ``in_place_inputs`` of ``target``.
         """
         for tensor in self.accesses[op] - private:
             self.users[tensor].discard(op)
@@ -198,8 +201,9 @@ class _Clusters:
         for table in (self.accesses, self.defines):
             table[target] = (table[target] | table[op]) - private
             table[op] = set()
-        removed = sum([self.graph.tensor_bytes[tensor] for tensor in private])
-        self.defined_bytes[target] += self.defined_bytes[op] - removed
+        # One of the two clusters defined the private tensors.
+        private_bytes = sum([self.graph.tensor_bytes[tensor] for tensor in private])
+        self.defined_bytes[target] += self.defined_bytes[op] - private_bytes
         self._move_edges(op, target, self.preds, self.succs)
         self._move_edges(op, target, self.succs, self.preds)
         self.members[op] = []

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
@@ -34,11 +33,10 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import TaskGraph
 
 _TRIED_OPS = 24
-"""Number of ops whose cuts are tried, at the fullest steps of an order and of the heaviest ops each."""
+"""Number of ops whose cuts are tried, at the fullest steps of an order."""
 
 _MIN_DISTANCE_DIVISOR = 100
-"""The fullest steps that are tried are more than the length of the order divided by this apart,
-because neighboring steps need nearly the same bytes."""
+"""Tried steps are more than the length of the order divided by this apart: neighbors need nearly the same bytes."""
 
 _MAX_EDGES = 500_000
 """Edges that one cut of `cut_bound` may examine."""
@@ -245,33 +243,29 @@ class CutBounds:
 
 
 class _CutNetwork:
-    """The flow network whose cuts divide the ops at one op into those before it and the others.
+    """The flow network of the cuts at one op: each cut divides the other ops into those before it and the rest.
 
-    Ops on the source's side of a cut run before that op. Only open ops are nodes. An edge costs its
-    capacity if its tail is before the op and its head is not; an infinite edge forbids that.
-
-    The maximum flow is the witness of a certificate (see `witnesses`): a `Share` is the flow of a tensor's
-    bytes through one of its readers, a `Hold` the flow from an op to one of its predecessors.
+    Only ops whose side is open are nodes. A cut puts some nodes on the side of the source: these run before
+    the op. It costs the capacity of each edge from a node before the op to one that is not. An infinite edge
+    thus forbids that. The cheapest cut costs as much as the maximum flow.
     """
 
     def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
-        """Add a node for each open op, and an edge for each precedence between two of them.
-
-        The bytes of tensors are added later: see `add_tensor`.
+        """Add a node for each open op, and an infinite edge for each precedence between two of them.
 
         Args:
             graph: The ops.
             op: The op at which the others are divided.
-            sides: The side of each op, from `_sides_of`. A cut decides only about the open ones.
+            sides: For each op, whether it runs before ``op`` in all orders, in none or in some (`_Side.OPEN`).
         """
         self._op, self._sides = op, sides
         self.flow_network = Network()
         self.certain_bytes = 0
         """Bytes of tensors that are live at the step of ``op`` whatever the cut."""
         self._tensor_edges: dict[int, tuple[int, int]] = {}
-        """Edge -> a tensor and one of its readers: the flow through the edge is their `Share`."""
+        """Edge -> a tensor and one of its readers. A certificate states the flow through it as a `Share`."""
         self._precedences: dict[int, tuple[int, int]] = {}
-        """Edge -> an op and one that depends on it: the flow through the edge is their `Hold`."""
+        """Edge -> an op and one that depends on it. A certificate states the flow through it as a `Hold`."""
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
         """The node of each open op."""
@@ -283,58 +277,60 @@ class _CutNetwork:
                     self._precedences[edge] = pred, dependent
 
     def add_tensor(self, tensor: _Tensor) -> None:
-        """Count the bytes of a tensor in each cut with its definer before the op and a reader not before it.
+        """Make every cut cost a tensor's bytes in which the tensor is live at the step of the op.
 
-        If that is every cut, the bytes are added to ``certain_bytes``; else edges are added that cost them. A
-        tensor whose definer is not before the op counts in no cut.
+        That is a cut with the definer before the op and at least one reader not before it. If these are all
+        cuts, the bytes are added to ``certain_bytes``; if some, as edges; if none, nothing is added.
         """
         number, definer, size = tensor.number, tensor.definer, tensor.size
-        is_needed_later = tensor.is_result or any(  # in every cut
+        is_read_later = tensor.is_result or any(  # in every cut
             self._sides[reader] is _Side.NOT_BEFORE for reader in tensor.readers
         )
         if definer is None or self._sides[definer] is _Side.BEFORE:
-            if is_needed_later:
+            if is_read_later:
                 self.certain_bytes += size
-            else:  # live unless all readers are before the op
+            else:
                 self._add_edges(SOURCE, number, tensor.readers, size)
         elif self._sides[definer] is _Side.OPEN:
             node = self._node[definer]
-            if is_needed_later:  # the side of the definer alone decides
+            if is_read_later:  # live in each cut with the definer before the op
                 edge = self.flow_network.edge(node, SINK, size)
-                # A `Share` names a reader: the op of the cut stands for the one that has not run.
+                # A certificate needs a reader that has not run: it takes the op of the cut.
                 self._tensor_edges[edge] = number, self._op
             else:
                 self._add_edges(node, number, tensor.readers, size)
 
     def _add_edges(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
-        """Add edges that cost ``size`` if node ``tail`` is before the op and an open reader is not.
+        """Make every cut cost ``size`` that has node ``tail`` before the op and an open reader not before it.
 
-        No reader is known to run after the op. Those known to run before it cost nothing.
+        The other readers must be known to run before the op: they never keep the tensor live.
         """
         open_readers = [reader for reader in readers if self._sides[reader] is _Side.OPEN]
         if not open_readers:
             return
+        # A node between ``tail`` and the readers. By the infinite edges, it can be on the side of the source
+        # only if all readers are. Else a cut with ``tail`` on that side costs the edge between them, once.
         gate = self.flow_network.node()
         self.flow_network.edge(tail, gate, size)
         for reader in open_readers:
-            # Infinite: the gate is before only if all readers are, else its edge from ``tail`` is cut.
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
             self._tensor_edges[edge] = tensor, reader
 
     def dual(self, overwritten: int | None) -> Dual:
-        """Return the computed flow as a certificate's shares and holds, both in bytes.
+        """Return the maximum flow in the form in which a certificate states it, without edges that have no flow.
 
-        Edges without flow are left out. ``overwritten`` is as in `CutAtOp`.
+        A share has the bytes that flow from a tensor to one of its readers; a hold has those that flow from
+        an op to a predecessor. ``overwritten`` is the tensor that the op of the cut writes over, if any.
         """
         shares = [
-            Share(tensor, reader, flow)
+            Share(tensor, reader, self._flow_through(edge))
             for edge, (tensor, reader) in self._tensor_edges.items()
-            if (flow := self._flow_through(edge))
+            if self._flow_through(edge)
         ]
         holds = [
-            Hold(op, dependent, flow)
+            Hold(op, dependent, self._flow_through(edge))
             for edge, (op, dependent) in self._precedences.items()
-            if (flow := self._flow_through(edge))
+            if self._flow_through(edge)
         ]
         return Dual(tuple(shares), tuple(holds), overwritten)
 
@@ -346,7 +342,7 @@ class _CutNetwork:
 def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return a lower bound on the peak of all orders, from cuts at the fullest steps of one order."""
     cuts = CutBounds(graph)
-    bounds = [cuts.lowest_cut(op, _MAX_EDGES).bound for op in _fullest_ops(graph, order)]
+    bounds = [cuts.lowest_cut(op, _MAX_EDGES).bound for op in promising_ops(graph, order)]
     return max([*bounds, *local_bounds(graph)], default=graph.initial_bytes)
 
 
@@ -366,7 +362,9 @@ class BoundSearch:
         self._cuts = CutBounds(graph)
         self.bound = max([bound, *local_bounds(graph)])
 
-    def try_heavy_ops(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
+    def try_promising_ops(
+        self, order: Sequence[int], best_peak: int, budget: WorkBudget
+    ) -> None:
         """Raise the bound by cuts at the `promising_ops` of an order."""
         for op in promising_ops(self._graph, order):
             if self._is_finished(best_peak, budget):
@@ -374,8 +372,8 @@ class BoundSearch:
             self.bound = max(self.bound, self._cut_at(op, budget))
 
     def try_pairs(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
-        """Raise the bound by the `promising_pairs` of an order."""
-        for op, other in promising_pairs(self._graph, order):
+        """Raise the bound by cuts at the `independent_pairs` of the fullest ops of an order."""
+        for op, other in independent_pairs(self._graph, order):
             if self._is_finished(best_peak, budget):
                 return
             self.bound = max(self.bound, self._pair_bound(op, other, budget))
@@ -418,20 +416,20 @@ class BoundSearch:
 
 
 def promising_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return the ops whose cuts may be the highest, the most promising first.
+    """Return the ops at the steps of an order with most live bytes, not close to one another."""
+    distance = len(order) // _MIN_DISTANCE_DIVISOR
+    chosen: list[int] = []
+    for position in _fullest_positions(graph, order):
+        if all(abs(position - other) > distance for other in chosen):
+            chosen.append(position)
+        if len(chosen) == _TRIED_OPS:
+            break
+    return [order[position] for position in chosen]
 
-    These are, in turns, ops at the fullest steps of an order, and ops that are heavy by themselves.
-    """
-    local = local_bounds(graph)
-    heaviest = sorted(range(graph.size), key=lambda op: -local[op])[:_TRIED_OPS]
-    turns = zip_longest(_fullest_ops(graph, order), heaviest)
-    return list(dict.fromkeys(op for turn in turns for op in turn if op is not None))
 
-
-def promising_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of ops at the fullest steps of an order of which neither depends on the other."""
-    steps = trace(graph, order)
-    positions = sorted(range(len(order)), key=lambda position: -steps[position])[:_PAIRED_OPS]
+def independent_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of ops at the fullest steps of an order in which neither op depends on the other."""
+    positions = _fullest_positions(graph, order)[:_PAIRED_OPS]
     ops = [order[position] for position in positions]
     descendants = {op: graph.descendants(op) for op in ops}
     for index, other in enumerate(ops):
@@ -440,14 +438,7 @@ def promising_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[in
                 yield op, other
 
 
-def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return the ops at the steps of an order with most live bytes, not close to one another."""
+def _fullest_positions(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+    """Return the positions in an order, those with most live bytes first."""
     steps = trace(graph, order)
-    distance = len(order) // _MIN_DISTANCE_DIVISOR
-    chosen: list[int] = []
-    fullest = sorted(range(len(steps)), key=lambda position: -steps[position])
-    # The number of steps is limited, because each is compared with all that were chosen.
-    for position in fullest[: _MIN_DISTANCE_DIVISOR * _TRIED_OPS]:
-        if all(abs(position - other) > distance for other in chosen):
-            chosen.append(position)
-    return [order[position] for position in chosen[:_TRIED_OPS]]
+    return sorted(range(len(order)), key=lambda position: -steps[position])

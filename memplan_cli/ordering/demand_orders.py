@@ -28,13 +28,6 @@ NO_LIMIT = 1 << 62
 _LARGEST_GROUP = 16
 """Number of ops that a group may have."""
 
-_GROUP_EVALUATIONS = 64
-"""Changes of live bytes that are computed at most for one group."""
-
-_DECISIVE_COUNT = 1
-"""The access count of a tensor whose next access is decisive: forward, it is the last one and frees the
-tensor; backward, it is the first one and makes the tensor live."""
-
 
 class Direction(Enum):
     """The direction in which a sweep builds an order."""
@@ -99,26 +92,23 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
 class _SweepState:
     """The ops that have run so far in a sweep, and the live bytes.
 
-    A backward sweep "runs" ops from the last to the first. An op waits for its predecessors in a forward
-    sweep, for its successors in a backward one.
-
-    A *group* is an op and some ops that wait for it; see `_run_group` for free groups.
+    A backward sweep "runs" ops from the last of the order to the first. An op waits for its predecessors in
+    a forward sweep, for its successors in a backward one.
 
     Attributes:
         order: the ops that have run, in the order of the sweep.
         _done: for each op, whether it has run.
         _waiting: for each op, the ops that wait for it.
         _awaited: for each op, the ops that it waits for.
-        _blockers: for each op, how many ops that it waits for have not run.
+        _blockers: for each op, how many of the ops that it waits for have not run.
         _live: bytes live between the ops that have run and the others.
-        _access_counts: for each tensor, the accesses still to come (forward), or `_DECISIVE_COUNT` plus
-            the accesses that have been (backward). An op that accesses a tensor with `_DECISIVE_COUNT`
-            decides its state: forward, the tensor is free after the op; backward, it becomes live.
-        _count_step: what an op that runs adds to the access count of each tensor in ``_accesses``.
-        _accesses: for each op, the tensors whose access counts it changes.
-        _users: the reverse of ``_accesses``: for each tensor, the ops that change its count.
-        _fixed_change: for each op, the part of its change of live bytes that is the same in every order.
-            To it come the tensors for which its access is decisive (`_change`).
+        _later_accesses: for each tensor, how many ops access it later in the order than the place that the
+            sweep has reached. Forward, these are ops that have not run; backward, ops that have. A result
+            of the block is accessed once more, after all ops.
+        _last_count: the entry of ``_later_accesses`` if the next op of the sweep is the last in the order
+            to access the tensor. Forward it is 1, for the op itself, which has not run; backward 0.
+        _access_step: what an op that runs adds to the entries of its tensors in ``_later_accesses``.
+        _users: for each tensor, the ops that access it.
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
@@ -128,30 +118,18 @@ class _SweepState:
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live = graph.initial_bytes
-            self._access_counts = list(graph.access_counts)
-            self._count_step = -1
-            # The op's own outputs are among them: one that no other op accesses is freed at once.
-            self._accesses = graph.accesses
-            self._fixed_change: Sequence[int] = graph.defined_bytes
+            self._later_accesses = list(graph.access_counts)
+            self._access_step, self._last_count = -1, 1
         else:
             self._waiting, self._awaited = graph.preds, graph.succs
             self._live = graph.final_bytes()
-            # A result is live from the end on: its count is above the decisive one from the start.
-            self._access_counts = [_DECISIVE_COUNT + result for result in graph.is_result]
-            self._count_step = 1
-            # The op's own outputs are not among them: when the sweep comes to the op, all other accesses
-            # of its outputs have been.
-            self._accesses = tuple(
-                tuple(t for t in accessed if t not in defined) if defined else accessed
-                for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
-            )
-            # Before the op its outputs are not live any more.
-            self._fixed_change = [-size for size in graph.outlasting_bytes()]
+            self._later_accesses = [int(is_result) for is_result in graph.is_result]
+            self._access_step, self._last_count = 1, 0
         self.order: Order = []
         self._done = [False] * graph.size
         self._blockers = [len(others) for others in self._awaited]
         self._users: list[list[int]] = [[] for _ in graph.tensor_bytes]
-        for op, accessed in enumerate(self._accesses):
+        for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 self._users[tensor].append(op)
 
@@ -164,9 +142,9 @@ class _SweepState:
         return ops if self._is_forward else ops[::-1]
 
     def demand(self, wanted: int) -> None:
-        """Run an op and all ops that it waits for; after each of them, run the groups that are free now.
+        """Run an op and all ops that it waits for, in the order of the file (backward, in its reverse).
 
-        The ops run in the order of the file, backward sweeps from its end.
+        After each of these ops, run the free groups that it makes possible.
         """
         if self._done[wanted]:
             return
@@ -178,93 +156,75 @@ class _SweepState:
                     stack.append(other)
         for op in self.in_direction(sorted(missing)):
             if not self._done[op]:  # no group has run it meanwhile
-                self._run(op, self._change(op))
-                self.run_free_groups(self._affected((op,)))
+                self._run(op)
+                self.run_free_groups(self._group_starts_after([op]))
 
-    def run_free_groups(self, ops: Iterable[int]) -> None:
-        """Run the free groups that begin with these ops.
+    def run_free_groups(self, starts: Iterable[int]) -> None:
+        """Run the free groups that begin with one of these ops, and the groups that those make possible.
 
-        The same is tried for the ops that each group affects.
+        A group is an op and some of the ops that wait for it. A group is free if at most `Sweep.slack` more
+        bytes are live after it than before.
         """
-        queue = list(ops)
+        queue = list(starts)
         while queue:
             op = queue.pop()
             if not self._done[op] and not self._blockers[op]:
-                queue += self._affected(self._run_group(op))
+                queue += self._group_starts_after(self._run_group(op))
 
     def _run_group(self, first: int) -> list[int]:
         """Run a free group that begins with an op, and return its ops; empty if none is found.
 
-        A group is free if at most `Sweep.slack` more bytes are live after it than before. Until it is free,
-        one more op runs, beginning with ``first``: of the ops that wait for the group alone, the one that
-        frees most bytes, or else adds fewest. All is undone if no op is left, the op exceeds the limit of
-        live bytes, or the group takes too many ops or evaluations.
+        Ops run one by one until the group is free: after ``first``, always the op that frees most bytes, or
+        else adds fewest, of those that wait for ops of the group alone. All of them are undone if none is
+        left, the next one exceeds the limit of live bytes, or the group gets too large.
         """
         live_before = self._live
         group: list[int] = []
         ready = [first]
-        evaluations = 0
-        while ready and len(group) < _LARGEST_GROUP and evaluations < _GROUP_EVALUATIONS:
-            evaluations += len(ready)
+        while ready and len(group) < _LARGEST_GROUP:
             changes = [self._change(op) for op in ready]
-            change = min(changes)
-            op = ready.pop(changes.index(change))
-            if not self._fits(op, change):
+            op = ready.pop(changes.index(min(changes)))
+            if not self._fits(op):
                 break
             group.append(op)
-            ready += self._run(op, change)
+            ready += self._run(op)
             if self._live <= live_before + self._parameters.slack:
                 return group
         self._undo(group, live_before)
         return []
 
-    def _fits(self, op: int, change: int) -> bool:
-        """Return whether the bytes live during an op's step stay within the limit.
-
-        Args:
-            op: the next op of the sweep.
-            change: what the live bytes change by when the sweep passes the op. Forward, that is from
-                before the op to after it; backward, from after it to before it.
-        """
-        # Live before the op in the finished order, in either direction:
-        live_before = self._live if self._is_forward else self._live + change
-        step = self._graph.step_bytes[op]
-        # In both directions, this count means that no later op of the finished order accesses the
-        # tensor. So the op writes its output over it, and its step adds fewer bytes.
-        overwritable = self._graph.in_place_inputs[op]
-        if any(self._access_counts[tensor] == _DECISIVE_COUNT for tensor in overwritable):
-            step -= self._graph.in_place_bytes[op]
-        return live_before + step <= self._parameters.limit
-
     def _change(self, op: int) -> int:
-        """Return by how much running an op now changes the live bytes of this sweep.
+        """Return by how much the live bytes of the sweep change if an op runs next.
 
-        Forward, it frees the tensors that it is the last to access. Backward, it makes the
-        tensors live that no later op reads.
+        In the order, the op defines its outputs, and frees the tensors of which it is the last to access.
+        A backward sweep passes the op from its end: the live bytes change by the opposite.
         """
-        counts, size = self._access_counts, self._graph.tensor_bytes
-        decided_bytes = 0  # freed forward, made live backward
-        for tensor in self._accesses[op]:
-            if counts[tensor] == _DECISIVE_COUNT:
-                decided_bytes += size[tensor]
-        fixed = self._fixed_change[op]
-        return fixed - decided_bytes if self._is_forward else fixed + decided_bytes
+        size, later = self._graph.tensor_bytes, self._later_accesses
+        last_count = self._last_count
+        freed = sum([size[t] for t in self._graph.accesses[op] if later[t] == last_count])
+        growth = self._graph.defined_bytes[op] - freed
+        return growth if self._is_forward else -growth
 
-    def _run(self, op: int, change: int) -> list[int]:
-        """Run an op, and return the ops that are no longer blocked.
+    def _fits(self, op: int) -> bool:
+        """Return whether the bytes live during the step of an op stay within the limit if it runs next.
 
-        ``change`` is the result of `_change` for the op, which is added to the live bytes.
+        An output counts in addition to the inputs, although it may be written over one of them.
         """
+        # Of the two moments around the op, the earlier one in the order:
+        live_before = self._live if self._is_forward else self._live + self._change(op)
+        return live_before + self._graph.step_bytes[op] <= self._parameters.limit
+
+    def _run(self, op: int) -> list[int]:
+        """Run an op as the next of the sweep, and return the ops that waited for it alone."""
+        self._live += self._change(op)
         self.order.append(op)
-        self._live += change
         self._done[op] = True
-        step, counts, blockers = self._count_step, self._access_counts, self._blockers
-        for tensor in self._accesses[op]:
-            counts[tensor] += step
+        for tensor in self._graph.accesses[op]:
+            self._later_accesses[tensor] += self._access_step
         ready = []
         for other in self._waiting[op]:
-            blockers[other] -= 1
-            if not blockers[other]:
+            self._blockers[other] -= 1
+            if not self._blockers[other]:
                 ready.append(other)
         return ready
 
@@ -274,30 +234,28 @@ class _SweepState:
         for op in ops:
             self.order.pop()
             self._done[op] = False
-            for tensor in self._accesses[op]:
-                self._access_counts[tensor] -= self._count_step
+            for tensor in self._graph.accesses[op]:
+                self._later_accesses[tensor] -= self._access_step
             for other in self._waiting[op]:
                 self._blockers[other] += 1
 
-    def _affected(self, ops: Iterable[int]) -> list[int]:
-        """Return the ops that may begin a free group (`_run_group`) now that ``ops`` have run.
+    def _group_starts_after(self, ops: Iterable[int]) -> list[int]:
+        """Return the ops that may begin a free group now that ``ops`` have run.
 
-        They are the ops that waited for ``ops``, and users of their tensors that may add fewer live bytes
-        than before. Blocked ops, and those that have run, are left out.
+        They wait for no op, and had to wait for one of ``ops`` or may add fewer live bytes than before.
         """
-        affected: list[int] = []
+        starts: list[int] = []
         for op in ops:
-            affected += self._waiting[op]
-            for tensor in self._accesses[op]:
-                # Forward, one user that is left frees the tensor, and two may in one group. Backward, the
-                # tensor has just become live, and its other users do not add it any more. In all other
-                # cases they change the live bytes as before. (They may be many: the time stays linear.)
-                if self._access_counts[tensor] in (_DECISIVE_COUNT, _DECISIVE_COUNT + 1):
-                    affected += self._users[tensor]
+            starts += self._waiting[op]
+            for tensor in self._graph.accesses[op]:
+                # Forward, the one user that is left frees the tensor, and two that are left may do so in
+                # one group. Backward, the tensor has just become live, and its other users do not add it
+                # any more. Else the users change the live bytes as before. (There may be many of them, and
+                # leaving them out keeps the time linear.)
+                if self._later_accesses[tensor] in (1, 1 + self._last_count):
+                    starts += self._users[tensor]
         return [
-            op
-            for op in dict.fromkeys(affected)
-            if not self._blockers[op] and not self._done[op]
+            op for op in dict.fromkeys(starts) if not self._blockers[op] and not self._done[op]
         ]
 
 

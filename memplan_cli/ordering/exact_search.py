@@ -39,7 +39,8 @@ class State:
         remaining: bit mask of the ops that have not run, with the bit after the last op set.
         live: bytes live now.
         ready: the ops whose predecessors have all run.
-        ran: the ops that ran since ``parent``, in order: the one of the move, then free ones.
+        ran: the ops that ran since ``parent``, in order: the one that the move chose, then the free
+            ops, which are run at once because they raise neither the live bytes nor the peak.
         parent: the state before.
     """
 
@@ -109,7 +110,10 @@ class StateSpace:
         return self._with_free_ops(start)
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
-        """Return what an op adds to the live bytes during its step, and what of it remains after the step."""
+        """Return the bytes that an op adds to the live bytes during its step, and those it adds after the step.
+
+        The second number is negative if the op frees more bytes than it defines.
+        """
         bit = self._bit[op]
         step, change = self._step_bytes[op], self._defined_bytes[op]
         for users, size in self._accesses[op]:
@@ -151,10 +155,13 @@ class StateSpace:
         return [child for child in children if child is not None]
 
     def _after(self, state: State, op: int, limit: int) -> State | None:
-        """Return the state after an op and the free ops that follow; None if its peak is ``limit`` or more."""
+        """Return the state after an op, and after the free ops that can run then; None if the peak is too high.
+
+        That is a peak of ``limit`` or more. The free ops do not raise it.
+        """
         self.work += 1 + self._work_per_move + len(state.ready) // 8  # to copy ``ready``
-        step, change = self._step_and_change(op, state.remaining)
-        peak = max(state.peak, state.live + step)
+        step_bytes, change = self._step_and_change(op, state.remaining)
+        peak = max(state.peak, state.live + step_bytes)
         if peak >= limit:
             return None
         remaining = state.remaining ^ self._bit[op]
@@ -235,9 +242,10 @@ def best_first(graph: TaskGraph, bound: int, limit: int, budget: WorkBudget) -> 
 def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | None:
     """Return the moves of all states that can be reached with a peak below ``bound``.
 
-    This is the witness that no order has a peak below ``bound``. The first entry is the move to
-    the initial state. Each other entry holds the moves of one state; a move names a state by its
-    index, always a later one.
+    This is the witness that no order has a peak below ``bound``: in none of the states all ops have run. A
+    move has the op that is chosen, the free ops that run at once after it, and the index of the state that
+    it leads to, always a later one. The first entry is the move to the initial state, of free ops alone.
+    Each other entry holds the moves of one state.
 
     Returns None if an order has a peak below the bound, if the search exceeds `MOST_STATES` or
     `MOST_ENTRIES`, or if the bytes live before the first op already reach the bound. (Then there is
@@ -259,7 +267,8 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
             if child.remaining not in moves_of:
                 moves_of[child.remaining] = []
                 states.append(child)
-            move = Move(nodes=child.ran[:1], free=child.ran[1:], to=child.remaining)
+            chosen, *free = child.ran
+            move = Move(nodes=(chosen,), free=tuple(free), to=child.remaining)
             moves_of[state.remaining].append(move)
             entries += len(child.ran)
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:

@@ -75,14 +75,6 @@ class TaskGraph:
             stack += fresh
         return reached
 
-    def outlasting_bytes(self) -> list[int]:
-        """Return for each op the bytes of its outputs that are live after it.
-
-        An output that no other op accesses and that is no result is dead then.
-        """
-        size, counts = self.tensor_bytes, self.access_counts
-        return [sum([size[t] for t in row if counts[t] > 1]) for row in self.defines]
-
     def always_live_bytes(self) -> int:
         """Return the bytes of tensors that are live at every step and accessed by no op."""
         # The tensors that ops read and none defines are live before the first op, but may die.

@@ -39,8 +39,8 @@ from memplan_cli.ordering.contraction import contract, uncontracted
 from memplan_cli.ordering.cut_bounds import (
     CutBounds,
     cut_bound,
+    independent_pairs,
     promising_ops,
-    promising_pairs,
 )
 from memplan_cli.ordering.exact_search import states_below
 from memplan_cli.ordering.task_graph import trace
@@ -134,7 +134,11 @@ def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
 
 
 def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:
-    """Return a cut of a contracted graph with its clusters named by their ids."""
+    """Return a cut of a contracted graph with the ids of clusters in place of their indices.
+
+    Clusters are named by the cut itself, the readers of its shares and the ends of its holds. Tensors have
+    the same numbers in both graphs.
+    """
     duals = []
     for dual in cut.duals:
         shares = [share._replace(reader=ids[share.reader]) for share in dual.shares]
@@ -189,20 +193,24 @@ def _cut(
 
 
 def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
-    """Return two cuts of ``bound`` bytes, one for each order of two independent ops; empty if none are found.
+    """Return two cuts by which every order needs ``bound`` bytes; empty if none are found.
 
-    In each order, the cut may be at the step of the op that runs first, or of the one that runs second.
+    They are about two independent ops, one of which runs first. The first cut shows ``bound`` bytes at the
+    step of one of the two ops for all orders in which the one runs first, the second cut for those in which
+    the other does.
     """
-    for op, other in promising_pairs(graph, range(graph.size)):
-        cuts = [
-            _cut(bounds, first, bound, later=second)
-            or _cut(bounds, second, bound, earlier=first)
-            for first, second in ((op, other), (other, op))
-        ]
-        found = tuple(cut for cut in cuts if cut)
-        if len(found) == len(cuts):
-            return found
+    for op, other in independent_pairs(graph, range(graph.size)):
+        cut = _cut_of_pair(bounds, op, other, bound)
+        reverse_cut = _cut_of_pair(bounds, other, op, bound)
+        if cut is not None and reverse_cut is not None:
+            return cut, reverse_cut
     return ()
+
+
+def _cut_of_pair(bounds: CutBounds, first: int, second: int, bound: int) -> Cut | None:
+    """Return a cut of ``bound`` bytes at one of two ops, for the orders that run ``first`` before ``second``."""
+    at_first = _cut(bounds, first, bound, later=second)
+    return at_first or _cut(bounds, second, bound, earlier=first)
 
 
 class _BodyBound(NamedTuple):

@@ -114,8 +114,6 @@ RULES = (
          "DefiningBlocks.are_exclusive", replace("step1.op == step2.op", "True"), "test_only_branches_of_one_op_are_exclusive"),
     rule("subgraphs that may all run are not exclusive",
          "DefiningBlocks.are_exclusive", replace("step1.op == step2.op and step1.is_branch", "step1.op == step2.op"), "test_only_branches_of_one_op_are_exclusive"),
-    rule("an order counts a branch's result and its output once",
-         "_own_output_bytes", always("from_branches"), "test_a_branch_s_result_is_counted_once_with_the_output"),
     rule("a replayed branch writes no output while it runs",
          "_Replay.run_node", never("is_if"), "test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash"),
     rule("a plan's tensor stays in its body",
