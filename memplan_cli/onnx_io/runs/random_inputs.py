@@ -207,11 +207,10 @@ class Requirements:
         seen: set[tuple[str, _Origin]] = set()
         stack: list[tuple[str, _Origin]] = [(name, "copy")]
         while stack:
-            value_and_origin = stack.pop()
-            if value_and_origin in seen:
+            value, origin = stack.pop()
+            if (value, origin) in seen:
                 continue
-            seen.add(value_and_origin)
-            value, origin = value_and_origin
+            seen.add((value, origin))
             for node, position in self._readers[value]:
                 requirement = self._of_operand(node, position, dims)
                 if requirement and (origin == "copy" or requirement.kind == "positive"):

@@ -251,16 +251,15 @@ def _kernel_gradient(
     # A forward kernel of 3 with stride 2 reads 7 of 8 padded elements. From all 8, ``*`` would have 4 outputs for
     # 3 taps. So elements that are not read, the tail, are left out of the end padding. If the tail is longer
     # than the padding, it has elements of the data too, and the last outputs of ``*`` are cut off.
+    begin_pads = [window.begin for window in windows]
+    end_pads = [max(window.end - window.tail, 0) for window in windows]
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
         tape.emit("Transpose", dy.name, perm=swapped),
         strides=[window.dilation for window in windows],
         dilations=[window.stride for window in windows],
-        pads=[
-            *(window.begin for window in windows),
-            *(max(window.end - window.tail, 0) for window in windows),
-        ],
+        pads=[*begin_pads, *end_pads],
         group=group,
     )
     if any(window.tail > window.end for window in windows):

@@ -108,9 +108,8 @@ def _divided_by_count(call: Call, name: str) -> str:
     if axes is None:
         raise UnknownShapeError(f"the axes of {call.node.op_type} over {x!r} are not constant")
     shape = tape.shape(x)
-    dims = [shape[axis] for axis in axes]
-    sizes = [dim for dim in dims if isinstance(dim, int)]
-    if len(sizes) == len(dims):
+    sizes = [dim for dim in (shape[axis] for axis in axes) if isinstance(dim, int)]
+    if len(sizes) == len(axes):
         return tape.divide(name, math.prod(sizes), like=x)
     lengths = tape.emit("Gather", tape.shape_of(x), tape.ints(*axes))
     count = tape.emit("ReduceProd", lengths, keepdims=0)
