@@ -152,37 +152,24 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
     noted, runtime = _json_or_text(notes.get("settings")), report.runtime
     if runtime is not None:
         yield from mismatches([Comparison("runtime.name", runtime.name, "onnxruntime")])
-    must_run_unoptimized = _must_run_unoptimized(planned)
     settings: RuntimeSettings | None = None
     if runtime is not None and runtime.settings is not None:
         settings = runtime.settings
         expected = {"provider": runtime.provider, "settings": to_json(settings)}
         yield from mismatches(_compare_noted_settings(noted, expected))
-    elif must_run_unoptimized and isinstance(noted, dict):
+    elif isinstance(noted, dict) and _must_run_unoptimized(planned):
+        name = "the note on settings"
         try:
-            settings = from_json(
-                RuntimeSettings, noted.get("settings"), "the note on settings"
-            )
+            settings = from_json(RuntimeSettings, noted.get("settings"), name)
         except MisfitError as error:
             yield str(error)[:400]
             return
         provider = PROVIDERS.get(report.target, CPU)
-        yield from mismatches(
-            [Comparison("provider in the model", noted.get("provider"), provider)]
-        )
+        recorded = noted.get("provider")
+        yield from mismatches([Comparison("provider in the model", recorded, provider)])
     elif noted is not None:
         yield "the model has a note on settings, and the plan has none"
-    is_unoptimized = settings is not None and settings.is_unoptimized
-    if must_run_unoptimized and not is_unoptimized:
-        yield "the settings in the model do not disable graph optimization, which would undo the plan"
-    if settings is not None:
-        # With caches in place, the buffers of all caches are bound. Those that an operator updates itself are
-        # not among the donated pairs.
-        buffers = {cache.output: cache.input for cache in report.caches.buffers}
-        pairs = buffers or {output: name for name, output in report.donated.pairs}
-        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), pairs)])
-    # ``ort_config`` repeats the settings that ONNX Runtime itself reads from a model.
-    yield from _check_model_config(planned, settings or RuntimeSettings())
+    yield from _check_settings_of_model(planned, settings)
 
 
 def _compare_noted_settings(noted: object, expected: object) -> Iterator[Comparison]:
@@ -213,20 +200,36 @@ def _must_run_unoptimized(planned: PlannedModel) -> bool:
     return bool(was_compared_unoptimized or is_optimized_graph or has_copies or needs_order)
 
 
-def _check_model_config(planned: PlannedModel, settings: RuntimeSettings) -> Iterator[str]:
-    """Yield a message if ``ort_config`` is neither that of the settings nor the original's own."""
+def _check_settings_of_model(
+    planned: PlannedModel, settings: RuntimeSettings | None
+) -> Iterator[str]:
+    """Yield where the settings of a model contradict the plan; None: the model is run with the defaults.
+
+    - A model that must run unoptimized has settings that disable graph optimization.
+    - Settings bind the output of each donated pair to its input.
+    - ``ort_config`` in the model repeats the settings that ONNX Runtime reads from a model, or is the original's.
+    """
+    is_unoptimized = settings is not None and settings.is_unoptimized
+    if _must_run_unoptimized(planned) and not is_unoptimized:
+        yield "the settings in the model do not disable graph optimization, which would undo the plan"
+    report, original = planned.plan.report, planned.original
+    if settings is not None:
+        # With caches in place, the buffers of all caches are bound. Those that an operator updates itself are
+        # not among the donated pairs.
+        buffers = {cache.output: cache.input for cache in report.caches.buffers}
+        pairs = buffers or {output: name for name, output in report.donated.pairs}
+        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), pairs)])
     metadata = {entry.key: entry.value for entry in planned.model.metadata_props}
-    options = {
-        name: numbers[settings.session[name]]
-        for name, numbers in MODEL_OPTIONS.items()
-        if settings.session.get(name) in numbers
-    }
-    original = None if planned.original is None else planned.original.config
-    if original is not None and metadata.get(_ORT_CONFIG) == original:
-        return
-    expected = {"made_by": "memplan", "session_options": options} if options else None
-    figure = Comparison(_ORT_CONFIG, _json_or_text(metadata.get(_ORT_CONFIG)), expected)
-    yield from mismatches([figure])
+    config = metadata.get(_ORT_CONFIG)
+    if original is None or original.config is None or config != original.config:
+        session = settings.session if settings is not None else {}
+        options = {
+            name: numbers[session[name]]
+            for name, numbers in MODEL_OPTIONS.items()
+            if session.get(name) in numbers
+        }
+        expected = {"made_by": "memplan", "session_options": options} if options else None
+        yield from mismatches([Comparison(_ORT_CONFIG, _json_or_text(config), expected)])
 
 
 def _check_node_notes(
