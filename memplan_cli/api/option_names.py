@@ -70,11 +70,11 @@ def accepts_option_names(
             if keyword in flags:  # update_baseline=True is mode="update-baseline"
                 return flags[keyword] if value else {}
             if "check" in parameters and keyword in (*_CHECK_OPTIONS, *check_options):
-                return {"check": {keyword: value}}
+                return {"check": {keyword: value}}  # rtol=0.1: one field of the check
             if "rules" in parameters and keyword in MODEL_RULES:
-                return {"rules": {keyword: value}}
+                return {"rules": {keyword: value}}  # max_memory="1GiB": one of the rules
             name = _RENAMED.get(keyword, keyword)  # dim={"n": 2} is dims={"n": 2}
-            is_setting = name in READERS
+            is_setting = name in READERS  # the readers of settings by name
             if is_setting or name in parameters:
                 return {name: value}
             return {keyword: value}  # unknown: an error when the function reads its settings
