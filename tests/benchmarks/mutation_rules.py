@@ -331,7 +331,7 @@ RULES = (
     rule("reductions without axes may reduce nothing",
          "_reduced_axes", never("noop_with_empty_axes"), "test_forms"),
     rule("a budget costs no memory that an order saves",
-         "_Search.__init__", replace("[first, in_best_order.unchanged(), in_light_order.unchanged()]", "[first]"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
+         "_Search.__init__", replace("[solver.unchanged() for solver in solvers]", "[in_file_order.unchanged()]"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("restarts of the search branch first at sections that failed",
          "Searcher._search_once", never("noisy_restart >= 0"), "test_bottleneck"),
     rule("what could not be written is not tried again at the end",

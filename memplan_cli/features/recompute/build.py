@@ -90,7 +90,7 @@ class _CopyWriter:
 
     Attributes:
         _values: the values of the base program.
-        _recomputed_at: the ascending copy places of each value that is recomputed.
+        _recomputed_at: by number of a value that is recomputed, its ascending copy places.
         _sizes: the sizes of all planned vars; copies are added.
         _vars: all vars; copies are added.
         _copy_of: the provisional name of each copy that was emitted, by original var and copy place.
@@ -106,7 +106,11 @@ class _CopyWriter:
         recomputed_at: Sequence[Collection[Place]],
         sizes: Mapping[VarId, Size],
     ) -> None:
-        """Begin with the vars and sizes of the base program, and no op. Arguments as `write_copies`."""
+        """Begin with the vars and sizes of the base program, and no op.
+
+        ``recomputed_at`` has for each value, by its number, the places from which on ops read a new copy.
+        ``sizes`` has the sizes of the planned vars.
+        """
         self._values = values
         self._recomputed_at = {
             value: sorted(places) for value, places in enumerate(recomputed_at) if places
@@ -125,15 +129,15 @@ class _CopyWriter:
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             self._emit_base_op(op, place)
-        # Both calls name the outputs of copies, and return the final names by provisional name. A copy
-        # that replaces an original has its names, and is not counted as a copy: it runs later, not twice.
-        original_names = self._drop_unread_originals()
-        new_names = self._name_copies()
-        reads = {**original_names, **new_names}
+        # So far the outputs of copies have provisional names. Now each gets its final name. A copy that
+        # replaces an original takes the names of that, and is no copy in the result: it runs later, not twice.
+        original_name_of = self._drop_unread_originals()
+        copy_name_of = self._name_copies()
+        final_name_of = {**original_name_of, **copy_name_of}
+        ops = tuple(with_names(placed.op, final_name_of) for placed in self._ops)
         originals = {
-            new: self._original_of[provisional] for provisional, new in new_names.items()
+            copy: self._original_of[provisional] for provisional, copy in copy_name_of.items()
         }
-        ops = tuple(with_names(placed.op, reads) for placed in self._ops)
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
             sizes=self._sizes,
@@ -145,16 +149,16 @@ class _CopyWriter:
         )
 
     def _emit_base_op(self, op: Op, place: Place) -> None:
-        """Emit the op at a place of the base program. It reads the latest copies of its inputs.
+        """Emit the op at a place of the base program, reading the latest copy of each input.
 
-        Copies that it reads and that do not exist yet are emitted before it. It reads an input without
-        a copy place up to ``place`` as it is.
+        Copies that are not emitted yet are emitted first. An input that is not recomputed at or before the
+        place is read as it is.
         """
-        copies = {
-            var: copy
-            for var in self._values.dataflow.reads[place]
-            if (copy := self._ensure_copy(var, place)) != var
-        }
+        copies: dict[VarId, VarId] = {}
+        for var in self._values.dataflow.reads[place]:
+            copy = self._ensure_copy(var, place)  # the var itself if it is read as it is
+            if copy != var:
+                copies[var] = copy
         self._ops.append(_PlacedOp(with_names(op, copies) if copies else op, place))
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
@@ -212,16 +216,16 @@ class _CopyWriter:
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
         """Emit a copy of the op at place ``producer``, for reads from ``copy_place`` on.
 
-        ``producer < copy_place <= _current_place``: the copy runs right before the op at the last of these
-        places, the first op that reads it. What the copy reads is recorded at ``copy_place`` all the same,
-        where `DropSchedule` counts it.
+        First the copies that the op reads are emitted, by `_ensure_copy`. The outputs of the copy get
+        provisional names. An optional output is left out if no op reads a copy of it.
 
-        Copies that it reads itself are emitted before it, by `_ensure_copy`. Its outputs get provisional
-        names; an optional output is left out if no op reads a copy of it. The op has no subgraphs
-        (`may_run_twice`), so it reads only its inputs.
+        The copy is emitted right before its first reader, the op at `_current_place`, which may come after
+        ``copy_place``. What the copy reads is recorded at ``copy_place`` all the same, as the schedule that
+        chose this place counts the reads there.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
+        # An op that may run twice has no subgraphs, and so reads nothing but its inputs.
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs = tuple(
             self._provisional_copy(var, copy_place)

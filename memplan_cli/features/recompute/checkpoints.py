@@ -12,6 +12,7 @@ checkpoint do not run again, as their backward part follows at once.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -153,23 +154,24 @@ class _Segments:
         return bool(segments) and segments[0] != segments[-1]
 
     def recomputed_at(self) -> list[set[Place]]:
-        """Return for each value the places from which on a new copy of it is read.
+        """Return for each value the place from which on a copy of it is read, in a set; else an empty set.
 
-        All values of a segment have the same place: where the backward part first reads one of them. They
-        are the values that it reads, and the values that these are computed from.
+        A segment runs again for the values that the backward part reads. Copied are these values, and the
+        dropped values of the segment from which these are computed. The place of all of them is that of
+        the first op of the backward part that reads one of them.
         """
         values = self._values
-        # For each segment its values that the backward part reads, each with the first such place.
-        late_reads: dict[int, dict[ValueNumber, Place]] = {}
+        # For each segment, its dropped values, each with the place where the backward part first reads it.
+        first_reads: defaultdict[int, dict[ValueNumber, Place]] = defaultdict(dict)
         for value, accesses in enumerate(values.accesses):
             segment = self._segment_of_dropped(value)
             if segment is None:
                 continue
-            first = next((place for place in accesses if self._is_late(place, segment)), None)
-            if first is not None:
-                late_reads.setdefault(segment, {})[value] = first
+            late_reads = [place for place in accesses if self._is_late(place, segment)]
+            if late_reads:
+                first_reads[segment][value] = late_reads[0]
         recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
-        for reads in late_reads.values():
+        for reads in first_reads.values():
             place = min(reads.values())
             for value in self._with_dropped_inputs(reads):
                 recomputed_at[value].add(place)
@@ -191,17 +193,18 @@ class _Segments:
         return self._phases[place] != "forward" and place > self._ends[segment]
 
     def _with_dropped_inputs(self, wanted: Collection[ValueNumber]) -> set[ValueNumber]:
-        """Return values with all inputs of their producers that are not kept, transitively.
+        """Return ``wanted`` and all dropped values that must be computed again for them.
 
-        All are of the same segment, as values that cross segments are kept.
+        These are the inputs of the producer of each value, and so on, up to inputs in `_kept`, which are
+        still in memory. All are of one segment, as values that cross segments are kept.
         """
-        stack, closure = list(wanted), set(wanted)
+        stack, recomputed = list(wanted), set(wanted)
         while stack:
             for input_value in self._values.inputs[stack.pop()]:
-                if input_value not in closure and input_value not in self._kept:
-                    closure.add(input_value)
+                if input_value not in recomputed and input_value not in self._kept:
+                    recomputed.add(input_value)
                     stack.append(input_value)
-        return closure
+        return recomputed
 
     def ineffective_checkpoints(self, recomputed_at: Sequence[set[Place]]) -> dict[str, str]:
         """Return the names of checkpoints that save nothing, each with the reason.

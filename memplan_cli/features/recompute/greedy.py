@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
-from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,14 +38,14 @@ if TYPE_CHECKING:
     from memplan_cli.features.recompute.values import Place, ValueNumber, Values
 
 _FLOOR_DIVISOR = 20
-"""The price divided by this is the floor: candidates with a smaller ratio are not evaluated
-further, which saves most of the time."""
+"""Candidates with a ratio below the price divided by this are not evaluated further, which saves most of
+the time."""
 
 _MAX_COPY_STEPS = 440_000
 """Copies in one candidate times ops of the program; bounds the time of a search."""
 
 _MAX_PRICE_CUTS = 3
-"""How often in a row the price is lowered to the floor if no candidate was taken."""
+"""How often in a row the price is lowered if no candidate was taken."""
 
 _NEVER = -1
 """The end of a gap after the last access."""
@@ -127,91 +126,71 @@ class DropSchedule:
             self.live[start:end] += size
 
     def set_measured(self, built: RecomputedProgram, live: NDArray[np.int64]) -> None:
-        """Replace the drops, accesses and live bytes by those of a program that was written.
+        """Set `recomputed_at`, `accesses` and `live`, estimates so far, to those of a written program.
 
         Args:
             built: the program, with the places of its copies and what they read.
-            live: its most live bytes at each place.
+            live: the most bytes live at each place in that program.
         """
         self.live = live.copy()
-        count = len(self.accesses)
         self.recomputed_at = [
-            set(built.recomputed_at.get(value, ())) for value in range(count)
+            set(built.recomputed_at.get(value, ())) for value in range(len(self.accesses))
         ]
-        accesses = [
-            {*places, *recomputed_at}
-            for places, recomputed_at in zip(
-                self.values.accesses, self.recomputed_at, strict=True
-            )
-        ]
+        # A value is needed where the base program reads it, where copies of it run, and where copies read it.
+        accesses = [set(places) for places in self.values.accesses]
+        for value, places in enumerate(self.recomputed_at):
+            accesses[value] |= places
         for read in built.reads_by_copies:
             accesses[read.value].add(read.place)
         self.accesses = [sorted(places) for places in accesses]
 
     def keep_again(self, budget: int) -> int:
-        """Undo drops whose gap has room for the value within a budget, most work first.
+        """Keep values between two accesses again, instead of recomputing them, where the budget has room.
 
-        Accesses stay, also those that an undone copy made to its inputs. The next `set_measured` corrects
-        them.
+        Those with most work come first. `recomputed_at` and `live` are changed. `accesses` stay, also the
+        reads of copies that no longer run: the next `set_measured` corrects them.
 
         Returns:
-            The number of drops that were undone.
+            How often a value is kept instead of recomputed.
         """
         values = self.values
-        drops = sorted(
+        copies = sorted(
             (-values.work[value], value, end)
             for value, ends in enumerate(self.recomputed_at)
             for end in ends
         )
-        undone_drops = 0
-        for _, value, end in drops:
-            accesses = self.accesses[value]
-            start = accesses[bisect_left(accesses, end) - 1]
-            size = values.sizes[value]
+        kept = 0
+        for _, value, end in copies:
+            accesses, size = self.accesses[value], values.sizes[value]
+            previous = bisect_left(accesses, end) - 1
+            start = accesses[previous]
             if self.live[start + 1 : end].max(initial=0) + size <= budget:
                 self.recomputed_at[value].discard(end)
                 self.add_live(start + 1, end, size)
-                undone_drops += 1
-        return undone_drops
-
-
-class _Source(Enum):
-    """How an input of a copy gets into memory at the place of the copy."""
-
-    AVAILABLE = "available"
-    """The input is in memory there anyway."""
-    KEPT = "kept"
-    """The input stays in memory for longer."""
-    HOISTED = "hoisted"
-    """The next copy of the input runs there instead of later, and is kept from there on."""
-    RECOMPUTED = "recomputed"
-    """One more copy of the input runs there, and is used there only."""
+                kept += 1
+        return kept
 
 
 class _CopyInput(NamedTuple):
-    """One input of a copy, with how it gets into memory.
+    """One input of a copy, with how it gets into memory. By default it is in memory anyway.
 
     Attributes:
         value: the input.
-        source: how the input gets into memory.
-        start: if it is kept or hoisted: the first place at which it is in memory in addition.
-        stop: the end of these places, exclusive. That is the place behind the copy that reads a kept
-        input, and the place at which the copy of a hoisted input ran so far.
-        loss: bytes above the budget that keeping or hoisting adds, summed over places.
-        work: the work of the additional copy.
+        start: the first of the places at which it is in memory in addition.
+        stop: the end of these places, exclusive.
+        loss: bytes above the budget that it adds at these places, summed over them.
+        is_copied: whether a copy of the input runs right before the copy that reads it.
+        moved_from: where the copy of the input ran so far; None if it runs in addition.
+        work: the work of a copy of the input that runs in addition.
     """
 
     value: ValueNumber
-    source: _Source
     start: Place = 0
     stop: Place = 0
     loss: int = 0
+    is_copied: bool = False
+    moved_from: Place | None = None
     work: int = 0
-
-    @property
-    def is_copied(self) -> bool:
-        """Whether a copy of the input runs right before the copy that reads it."""
-        return self.source in {_Source.HOISTED, _Source.RECOMPUTED}
 
 
 @dataclass(slots=True)
@@ -248,35 +227,37 @@ class GreedyChooser:
     Attributes:
         schedule: the drops so far and the bytes live at each place; it is changed.
         budget: bytes.
-        price: bytes of gain (`_Candidate.gain`) that are worth one unit of work; it falls to the floor
-        after each round (`run`).
-        _transient_bytes: for each place the bytes that its copies need while they run. The
-        copies at one place run one after the other, so this is their maximum, not their sum.
-        _max_copies: most copies of inputs in one candidate.
-        _heap: ``(-ratio, value, end of the gap)`` of candidates. Ratios may be out of date.
+        price: bytes of gain (`_Candidate.gain`) that are worth one unit of work.
     """
 
     def __init__(self, schedule: DropSchedule, budget: int) -> None:
-        """Begin without candidates; `run` takes them until ``schedule`` fits ``budget`` bytes."""
+        """Begin with nothing to choose from; `run` drops values in ``schedule`` to fit ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0  # bytes of gain that are worth one unit of work; `run` sets it
+        self.price = (
+            0.0  # bytes saved that are worth one unit of work; `run` sets and lowers it
+        )
         places = len(schedule.live)
-        # For each place: the most bytes that are needed only while a copy runs there.
+        # For each place, the bytes that are needed only while copies run there. The copies run one after
+        # the other, so this is the maximum of theirs, not the sum.
         self._transient_bytes = [0] * places
-        # Copies in one candidate times places are limited, which limits the time of a search. In long
-        # programs at least 32 copies are allowed.
+        # How many further copies the copy of a dropped value may need: fewer in long programs, which limits
+        # the time of a search, but at least 32.
         self._max_copies = max(_MAX_COPY_STEPS // max(places, 1), 32)
-        # ``(-ratio, value, end of the gap)``: the highest ratio comes first, and value and end name the gap.
+        # Candidates as ``(-ratio, value, end)``: to drop a value after an access until the next one, at the
+        # place ``end``. The ratio is bytes saved per work, and may be out of date. The highest comes first.
         self._heap: list[tuple[float, ValueNumber, Place]] = []
 
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
-        The price is the gain in bytes that is worth one unit of work. It begins at the highest ratio of
-        gain and work. A round takes candidates by falling ratio, down to the *floor*: the price divided by
-        `_FLOOR_DIVISOR`. Then the floor becomes the price. The next round, with a new heap, so has
-        candidates of a lower ratio, and ones whose inputs are kept rather than recomputed.
+        A candidate drops a value between two accesses. Its gain is the bytes above the budget that this
+        saves, summed over places, and its work is that of the copies. The *price* is the gain that is worth
+        one unit of work, at first the highest ratio of gain and work. A round takes candidates by falling
+        ratio, down to the price divided by `_FLOOR_DIVISOR`, which is the price of the next round.
+
+        At each price all candidates are evaluated anew: with a lower price, more inputs of copies are
+        recomputed too, instead of kept in memory.
 
         Returns:
             The number of candidates that were taken.
@@ -284,7 +265,7 @@ class GreedyChooser:
         taken, rounds_without_any = 0, 0
         while self._is_over_budget() and rounds_without_any <= _MAX_PRICE_CUTS:
             taken_before = taken
-            gaps = self._gaps_over_budget()
+            gaps = self._droppable_gaps()
             if not self.price:  # not known yet; it stays 0 if no drop has a gain
                 self.price = max((self._ratio_without_inputs(*gap) for gap in gaps), default=0)
             self._fill_heap(gaps)
@@ -298,18 +279,14 @@ class GreedyChooser:
     def _is_over_budget(self) -> bool:
         return bool(self.schedule.live.max(initial=0) > self.budget)
 
-    def _gaps_over_budget(self) -> list[tuple[ValueNumber, Gap]]:
-        """Return the gaps in which a value can be dropped, with a place above the budget inside."""
-        schedule, values = self.schedule, self.schedule.values
-        # How many of the places before each place are above the budget.
-        places_over = np.concatenate(([0], np.cumsum(schedule.live > self.budget)))
+    def _droppable_gaps(self) -> list[tuple[ValueNumber, Gap]]:
+        """Return the gaps, between two accesses of a value, in which the value is kept and can be dropped."""
+        values = self.schedule.values
         return [
             (value, gap)
             for value, size in enumerate(values.sizes)
             if size and values.can_recompute(value)
-            for gap in schedule.kept_gaps(value)
-            # The places inside are those after ``start`` and before ``end``.
-            if places_over[gap.end] > places_over[gap.start + 1]
+            for gap in self.schedule.kept_gaps(value)
         ]
 
     def _fill_heap(self, gaps: Sequence[tuple[ValueNumber, Gap]]) -> None:
@@ -332,9 +309,12 @@ class GreedyChooser:
         return self._gain(value, gap) / (self.schedule.values.work[value] + KERNEL_LAUNCH)
 
     def _take_best(self) -> int:
-        """Take the first candidate of the heap if it is still the best at its present gain per work.
+        """Take the first candidate of the heap if its ratio of gain and work is still the highest.
 
-        Otherwise it is put back at its present ratio, or dropped if it has no gain.
+        A candidate drops a value between an access and the next one, at the place ``end``: this is its gap.
+        Candidates that were taken before may have changed its ratio, so the ratio is computed anew. If it is
+        below that of the next candidate, the candidate goes back to the heap. Without any gain, or if the
+        value was dropped in the gap meanwhile, the candidate is removed.
 
         Returns:
             The number of candidates that were taken, 1 or 0.
@@ -344,7 +324,6 @@ class GreedyChooser:
         candidate = self._evaluate(value, gap) if gap else None
         if not candidate:
             return 0
-        # Candidates taken meanwhile may have lowered the ratio below that of the next one.
         if self._heap and candidate.ratio < -self._heap[0][0]:
             heappush(self._heap, (-candidate.ratio, value, end))
             return 0
@@ -370,13 +349,15 @@ class GreedyChooser:
         return candidate if candidate.gain > 0 else None
 
     def _add_inputs(self, candidate: _Candidate) -> bool:
-        """Add the inputs of a candidate's copy, and of the copies that make inputs, and so on.
+        """Add to a candidate what its copy reads. If an input is copied too, add what that copy reads, and so on.
 
-        Their loss lowers the candidate's gain; copies add to its work and transient bytes.
+        An input that stays in memory for longer has a loss: the bytes above the budget that it adds, summed
+        over places. The loss is subtracted from the candidate's gain. An input that is copied adds to the
+        candidate's work, and to its transient bytes: those that are needed only while its copies run.
 
         Returns:
-            False if the candidate is given up: too many copies would run, or gain / work is below
-            the present price divided by `_FLOOR_DIVISOR`. It is incomplete then.
+            False if the candidate is given up, incomplete: too many copies would run, or gain / work is
+            below the present price divided by `_FLOOR_DIVISOR`.
         """
         values, end = self.schedule.values, candidate.gap.end
         copies = 0
@@ -393,8 +374,8 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # The loss of a hoisted input includes its bytes at the place ``end``, so these count twice.
-                # In random programs, more results got worse than better if they counted once.
+                # If this copy is moved here from a later place, the bytes of the input at ``end`` are in its
+                # loss too. Counted once, more searches in random programs got worse than better.
                 candidate.transient_bytes += values.sizes[needed]
             # Further inputs only lower the ratio.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
@@ -405,8 +386,9 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how an input of a copy gets into memory at the place of the copy. Changes nothing.
 
-        Keeping or hoisting the input has a *loss*: the bytes above the budget that it adds, summed over
-        places. One more copy of the input has a cost: ``work * price``. The cheaper is chosen.
+        If the input stays in memory for longer, or the next copy of it runs earlier, this has a *loss*: the
+        bytes above the budget that are added, summed over places. One more copy of the input costs
+        ``work * price``. The cheaper is chosen.
 
         Args:
             needed: the input.
@@ -416,21 +398,21 @@ class GreedyChooser:
         size, work = values.sizes[needed], values.work[needed]
         gap = schedule.gap_around(needed, place)
         if gap is None:
-            return _CopyInput(needed, _Source.AVAILABLE)
+            return _CopyInput(needed)
         if gap.end == _NEVER:
             # Its last access is before ``place``: keep it from there to here, or compute it once more.
             start, stop = gap.start + 1, place + 1
             loss = self._added_excess(start, stop, size)
             if loss <= work * self.price or not values.can_recompute(needed):
-                return _CopyInput(needed, _Source.KEPT, start, stop, loss=loss)
-            return _CopyInput(needed, _Source.RECOMPUTED, work=work)
+                return _CopyInput(needed, start, stop, loss)
+            return _CopyInput(needed, is_copied=True, work=work)
         if gap.end not in schedule.recomputed_at[needed]:
-            return _CopyInput(needed, _Source.AVAILABLE)
+            return _CopyInput(needed)
         # Dropped until a copy at the end of the gap: let that copy run here, or make one more.
         loss = self._added_excess(place, gap.end, size)
         if loss <= work * self.price:
-            return _CopyInput(needed, _Source.HOISTED, place, gap.end, loss=loss)
-        return _CopyInput(needed, _Source.RECOMPUTED, work=work)
+            return _CopyInput(needed, place, gap.end, loss, is_copied=True, moved_from=gap.end)
+        return _CopyInput(needed, is_copied=True, work=work)
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
         """Return by how much ``size`` more bytes at places ``start..end`` raise the excess.
@@ -444,9 +426,10 @@ class GreedyChooser:
         return int(np.minimum(new_excess, size).sum())
 
     def _take(self, candidate: _Candidate) -> None:
-        """Apply a candidate to the schedule, and push the gaps that it changes to the heap.
+        """Apply a candidate to the schedule: its value is dropped in the gap, and copied at the end of it.
 
-        All its copies run at the end of the gap, and read their inputs there.
+        The copy and those of its inputs run at the place ``end``, and read their inputs there. `schedule` and
+        `_transient_bytes` are changed.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
@@ -455,37 +438,15 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            start, stop = copy_input.start, copy_input.stop
-            recomputed_at = schedule.recomputed_at[input_value]
-            match copy_input.source:
-                case _Source.AVAILABLE:
-                    pass
-                case _Source.KEPT:  # after its last access, until the copies have run
-                    schedule.add_live(start, stop, values.sizes[input_value])
-                case _Source.HOISTED:  # its copy runs at ``end``, not at ``stop``, and is kept
-                    schedule.add_live(start, stop, values.sizes[input_value])
-                    recomputed_at.remove(stop)
-                    recomputed_at.add(end)
-                    # What the moved copy read at ``stop`` stays counted there, as other copies may read
-                    # it too, until the program is measured (`DropSchedule.set_measured`).
-                case _Source.RECOMPUTED:  # one more copy, used at ``end`` only
-                    recomputed_at.add(end)
-        # Copies at one place run one after the other, so the most transient bytes of all count.
+            # No places, if the input is in memory anyway, or is copied for the place ``end`` alone.
+            schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
+            if copy_input.is_copied:
+                schedule.recomputed_at[input_value].add(end)
+            if copy_input.moved_from is not None:
+                # What the moved copy read there stays counted there, as other copies may read it too, until
+                # the program is measured (`DropSchedule.set_measured`).
+                schedule.recomputed_at[input_value].remove(copy_input.moved_from)
+        # Copies at one place run one after the other: the largest transient bytes count, not the sum.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes
-        for changed in (value, *(copy_input.value for copy_input in candidate.inputs)):
-            self._push_gaps_around(changed, end)
-
-    def _push_gaps_around(self, value: ValueNumber, place: Place) -> None:
-        """Push the candidates of the kept gaps before and after an access of a value to the heap."""
-        schedule, values = self.schedule, self.schedule.values
-        if not values.sizes[value] or not values.can_recompute(value):
-            return
-        accesses = schedule.accesses[value]
-        index = bisect_left(accesses, place)
-        for end in accesses[index : index + 2]:
-            gap = schedule.kept_gap_before(value, end)
-            candidate = self._evaluate(value, gap) if gap else None
-            if candidate:
-                heappush(self._heap, (-candidate.ratio, value, end))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.features.recompute.values import Values
     from memplan_cli.ordering.records import PlannedVars
 
 _LIGHT_ORDER_WORK = 100_000
@@ -136,7 +135,7 @@ class _Search:
         phases: Phases,
         progress: Callable[[str], None],
     ) -> None:
-        """Find the three orders to start from, and measure the program without copies in each of them.
+        """Measure the program without copies in three orders, from which the search will start.
 
         The orders are that of the file, the best one without copies, and the *light order*: the best one
         if values that will likely be dropped and computed again have no bytes (`_light_order`).
@@ -145,16 +144,15 @@ class _Search:
         self._resident_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
         in_file_order = Solver(program, self._resident_vars)
-        first = in_file_order.unchanged()
-        self._first_peak = first.peak  # `_light_order` reads it
         in_best_order = Solver(self._best_order(self._resident_vars), self._resident_vars)
-        in_light_order = Solver(self._light_order(in_file_order.values), self._resident_vars)
+        in_light_order = Solver(self._light_order(in_file_order), self._resident_vars)
         solvers = [in_file_order, in_best_order, in_light_order]
-        self._trials = [first, in_best_order.unchanged(), in_light_order.unchanged()]
+        self._trials = [solver.unchanged() for solver in solvers]
+        self._first_peak = in_file_order.peak
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
-        # Not of `_resident_vars`: the bound has other rules for graph outputs than for intermediates.
+        # `resident_bound` counts intermediates and graph outputs by different rules, so it gets both apart.
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:
@@ -211,17 +209,19 @@ class _Search:
         added = nearest.work / self._total_work
         self._progress(Detail(f"copies: {nearest.peak} bytes, {added:.2%} more work"))
 
-    def _light_order(self, values: Values) -> Program:
-        """Return the best order if values that would be dropped weigh nothing.
+    def _light_order(self, in_file_order: Solver) -> Program:
+        """Return the program in the order that needs least memory if *light* values are not counted.
 
-        These are values up to `_LIGHT_SHARE` with a long gap (`_has_long_gap`): their sizes are left
-        out of the search for the order.
+        A value is light if it is likely to be dropped and computed again: an op that may run twice makes
+        it, it has at most `_LIGHT_SHARE` of the peak in the file's order, and a long time passes between two
+        of its reads (`_has_long_gap`).
         """
+        values, max_size = in_file_order.values, _LIGHT_SHARE * in_file_order.peak
         light_values = {
             value
             for value, accesses in enumerate(values.accesses)
             if values.can_recompute(value)
-            and values.sizes[value] <= _LIGHT_SHARE * self._first_peak
+            and values.sizes[value] <= max_size
             and self._has_long_gap(accesses)
         }
         sizes = {

@@ -111,7 +111,7 @@ class Solver:
         return int(self._live.max(initial=0))
 
     def without_drops(self) -> DropSchedule:
-        """Return the schedule in which no value is dropped."""
+        """Return the schedule without copies: no value is dropped and computed again."""
         return DropSchedule(self.values, self._live)
 
     def unchanged(self) -> Trial:
@@ -121,35 +121,34 @@ class Solver:
     def solve(self, budget: int, *, first_budget: int | None = None) -> list[Trial]:
         """Return the programs tried on the way to a budget, in order.
 
-        The search starts from the program without copies. With ``first_budget``, a larger one,
-        that is met first, and the search goes on from its last program.
+        The search starts without copies. If ``first_budget``, a larger one, is given, the schedule is
+        changed to fit that, and then changed further to fit ``budget``.
         """
         schedule = self.without_drops()
         trials: list[Trial] = []
         if first_budget is not None:
-            trials += self._solve(first_budget, schedule, _STAGE_ROUNDS)
-        return trials + self._solve(
-            budget, schedule, _MAX_ROUNDS // (2 if self.is_huge else 1)
-        )
+            trials += self._change_to_fit(schedule, first_budget, _STAGE_ROUNDS)
+        rounds = _MAX_ROUNDS // 2 if self.is_huge else _MAX_ROUNDS
+        return trials + self._change_to_fit(schedule, budget, rounds)
 
     def descend(self, budgets: Iterable[int]) -> list[Trial]:
-        """Return the programs tried for falling budgets, each search from where the last ended.
+        """Return the programs tried for falling budgets, in order.
 
-        Drops that pay off for a large budget mostly do for a smaller one, so the programs lie
-        on the curve of memory and work.
+        One schedule of copies is changed from budget to budget: copies that pay off for a large budget
+        mostly do for a smaller one, so the programs lie on the curve of memory and work.
         """
         schedule = self.without_drops()
-        return [
-            trial
-            for budget in budgets
-            for trial in self._solve(budget, schedule, _STAGE_ROUNDS)
-        ]
+        trials: list[Trial] = []
+        for budget in budgets:
+            trials += self._change_to_fit(schedule, budget, _STAGE_ROUNDS)
+        return trials
 
-    def _solve(self, budget: int, schedule: DropSchedule, rounds: int) -> list[Trial]:
-        """Choose drops, write and measure in turn, until a program meets the budget.
+    def _change_to_fit(self, schedule: DropSchedule, budget: int, rounds: int) -> list[Trial]:
+        """Change a schedule until its program meets a budget; return the programs tried, in order.
 
-        Then undo drops that the measured bytes leave room for. Ends after ``rounds`` programs,
-        or if no further drop helps. Changes the schedule to that of the last program.
+        Each round drops further values by estimates, writes the program and measures it. Once the budget is
+        met, values for which the measured bytes leave room are kept again. The search ends after ``rounds``
+        programs, or if dropping another value does not help.
         """
         trials: list[Trial] = []
         while len(trials) < rounds:
@@ -165,17 +164,18 @@ class Solver:
         return trials
 
     def _write(self, schedule: DropSchedule) -> Trial:
-        """Write and measure the program of a schedule, and set the schedule to what is measured.
+        """Write and measure the program of a schedule, and change the schedule to what is measured.
 
-        The schedule only estimates. The written program lacks copies that nothing reads, and results
-        of copies may be written in place.
+        The bytes and copies in the schedule are estimates: the written program lacks copies that nothing
+        reads, and writes some results of copies in place.
         """
         written = write_copies(self.values, schedule.recomputed_at, self._planned_vars.sizes)
         planned_vars = replace(self._planned_vars, sizes=written.sizes)
-        # Copies have the place of the op before which they run: the most live bytes of all count.
+        live_at_ops = live_at(written.program, planned_vars)
+        # A place has an op of the program without copies, and the copies that run right before this op. Its
+        # live bytes are the most at any of these ops.
         live = np.zeros(len(self._live), np.int64)
-        places = np.asarray(written.places, np.int64)
-        np.maximum.at(live, places, live_at(written.program, planned_vars))
+        np.maximum.at(live, np.asarray(written.places, np.int64), live_at_ops)
         schedule.set_measured(written, live)
         return Trial(written, int(live.max(initial=0)), _work_of_copies(written))
 
@@ -241,24 +241,25 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
 
 
 def _names_of_earlier_run(written: RecomputedProgram, copy: Op) -> dict[VarId, VarId] | None:
-    """Return for each output of a copy the same output of the first op that computes the same vars.
+    """Return for each output of a copy the name of the same output, by position, of the op's first run.
 
-    None if the copy was removed already or is that op itself, or if the op omits an output that
-    the copy makes.
+    The first run is the op that was copied, or the first copy if that replaced it. None if the copy is the
+    first run itself or was removed already, or if the first run omits an output that the copy makes.
     """
-    originals = {written.originals[var] for var in copy.outputs if var}
-    runs = [
-        op
-        for op in written.program.body.ops
-        if any(written.originals.get(var, var) in originals for var in op.outputs)
-    ]
-    if not any(op.outputs == copy.outputs for op in runs) or runs[0].outputs == copy.outputs:
+    ops = written.program.body.ops
+    was_removed = all(op.outputs != copy.outputs for op in ops)
+    if was_removed:
         return None
-    names = {
-        copied: original
-        for copied, original in zip(copy.outputs, runs[0].outputs, strict=True)
-        if copied
-    }
+    copied_vars = {written.originals[var] for var in copy.outputs if var}
+    first_run = next(  # there is one: the copy at the latest
+        op
+        for op in ops
+        if any(written.originals.get(var, var) in copied_vars for var in op.outputs)
+    )
+    if first_run.outputs == copy.outputs:
+        return None
+    outputs = zip(copy.outputs, first_run.outputs, strict=True)
+    names = {of_copy: of_first_run for of_copy, of_first_run in outputs if of_copy}
     return names if all(names.values()) else None
 
 

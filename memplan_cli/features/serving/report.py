@@ -53,9 +53,10 @@ def bound_text(serving: ServingSettings) -> str:
 
 
 def _candidates_table(serving: ServingSettings) -> doc.Table:
-    """Return all candidates: those with a bound first, each part by the bytes held.
+    """Return the settings that were compared: those with a bound first, each part by the bytes held.
 
-    With a bound, that is also the bytes held; without one, they are simulated.
+    The bytes held are the most in simulated sequences of requests. These are equal to the bound if there is
+    one: it is the size of a region that every request fits into in simulation.
     """
     rows = tuple(
         (

@@ -161,10 +161,11 @@ def _candidates(sampled: SampledSizes, base: RuntimeSettings) -> Iterator[Candid
 def _candidates_without_pattern(
     sampled: SampledSizes, base: RuntimeSettings, reuse: RuntimeSettings, suffix: str
 ) -> Iterator[Candidate]:
-    """Yield the manual settings and, if it is possible, one region for all sizes.
+    """Yield the manual settings and, if one region of the arena can serve all sizes, that.
 
-    All candidates share ``base``, the settings without a memory pattern, and ``reuse``, the settings that
-    turn buffer reuse on or off. So all have the same allocation traces. ``suffix`` marks ``reuse`` in names.
+    All have in common the options of the user (``base``), that the memory pattern is off, and whether
+    buffers are reused (``reuse``). So all have the same allocation traces. ``suffix`` marks
+    ``reuse`` in the names of candidates.
     """
     common = base.updated(NO_MEMORY_PATTERN).updated(reuse)
     traces = sampled.traces(common)

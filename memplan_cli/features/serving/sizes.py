@@ -67,14 +67,14 @@ class Extent:
         return dict(zip(self.names, point, strict=True))
 
     def corners(self) -> tuple[Point, ...]:
-        """Return the distinct sizes at which every dim has one of its bounds, the lowest first.
+        """Return the distinct sizes at which every dim has its lower or upper bound, the smallest first.
 
-        Of more than 64 corners, the first are returned: dims that come first by name have their lower
-        bound in all of these. `largest` may be missing. If only some sizes are ``allowed``, the corners
-        are the smallest and the largest of these.
+        If only some sizes are ``allowed``, these are the smallest and the largest of them. Of more than 64
+        corners, the first 64 are returned, in which the dims that come first by name have their lower bound.
         """
         if self.allowed:
-            return tuple(dict.fromkeys((self.allowed[-1], self.allowed[0])))
+            smallest, largest = self.allowed[-1], self.allowed[0]  # sorted, the largest first
+            return tuple(dict.fromkeys((smallest, largest)))
         limits = (self.bounds[name] for name in self.names)
         ends = [dict.fromkeys((each.low, each.high)) for each in limits]
         return tuple(islice(product(*ends), _MAX_CORNERS))

@@ -83,7 +83,7 @@ def _run_at(
 ) -> tuple[tuple[Point, ...], dict[Point, str]]:
     """Run the model once at each size; return the sizes at which it ran, and why it failed at others.
 
-    Sizes that were not begun, because the time was over, are in neither.
+    The last sizes are in neither if the time was over before they were run.
 
     Raises:
         RuntimeUnavailableError: the model does not load.
@@ -92,14 +92,18 @@ def _run_at(
     if not result.loaded:
         raise RuntimeUnavailableError(f"{service.model} does not load: {result.reasons[0]}")
     ran = tuple(points[index] for index in result.ran)
-    failed = (point for point in points if point not in ran)
-    return ran, {p: why[:_MAX_REASON] for p, why in zip(failed, result.reasons, strict=False)}
+    did_not_run = [point for point in points if point not in ran]
+    # Reasons are in the order of sizes, and those of sizes that were not begun, the last, are missing.
+    failures = zip(did_not_run, result.reasons, strict=False)
+    return ran, {point: reason[:_MAX_REASON] for point, reason in failures}
 
 
 def _likely_points(service: Service, program: Program) -> list[Point]:
-    """Return `_MAX_TRIALS` sizes, those first that violate the fewest constraints of the model's ops.
+    """Return at most `_MAX_TRIALS` sizes of requests at which the model is likely to run, the likeliest first.
 
-    They are chosen among the corners and drawn sizes, without those whose inputs are too large.
+    A size, or point, has a number for each free dim of the inputs. The points are corners of the bounds and
+    drawn ones, without those whose inputs are too large. Those that violate fewer constraints of the model's
+    ops come first.
     """
     extent, rng = service.extent, random.Random(0)  # noqa: S311 - a seeded draw, no secret
     points = dict.fromkeys(extent.corners())

@@ -216,17 +216,20 @@ def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
 
 
 def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings:
-    """Return settings whose bound holds when requests of the extreme sizes are served.
+    """Return settings for which the arena holds no more than its bound when requests are served.
 
-    In which order a kernel allocates workspace and outputs is unknown before a run, and it can add or remove
-    a hole in a region. So regions of several sizes are run (`enlarged_candidates`) until one keeps its
-    bound. If none does, settings without a bound are returned (`ServingSettings.unbounded`).
+    The bound is the size of the arena's only region. A request may not fit into the predicted size, as the
+    order in which a kernel allocates workspace and outputs is unknown before a run. So larger regions are
+    run too, by rising size (`enlarged_candidates`), until the arena stays within one. If it never does,
+    settings without a bound are returned (`ServingSettings.unbounded`).
     """
     if serving.chosen.bound is None:
         return serving
-    corners = (service.extent.largest, *service.extent.corners()[:_CONFIRMING_CORNERS])
+    extremes = (service.extent.largest, *service.extent.corners()[:_CONFIRMING_CORNERS])
     drawn = request_sizes(service.extent, "alternating", _CONFIRMING_DRAWS, seed=0)
-    sequence = RequestSequence((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
+    # The extreme sizes are served first, and again after others, in the opposite order.
+    sizes = (*extremes, *drawn, *reversed(extremes))
+    sequence = RequestSequence(sizes, _CONFIRMING_SECONDS)
     for enlarged in enlarged_candidates(serving):
         (run,) = serve(service, sequence, {CHOSEN: enlarged.chosen.settings})
         # If the arena cannot be read, the prediction stands.
@@ -236,15 +239,16 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
 
 
 def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
-    """Return the settings with each candidate that has a region, at several sizes of it, by rising size.
+    """Return settings to try in a run, by rising size of the arena's only region.
 
-    They are sorted across candidates: the one that needs the smaller region in simulation may need a
-    region that is a third larger in a run.
+    Each candidate with such a region is tried at its predicted size and at larger ones. The sizes of all
+    candidates are sorted together: in a run, the candidate with the smaller predicted region may need the
+    larger one.
     """
     enlarged = [
         replace(serving, chosen=candidate).with_larger_region(factor)
         for candidate in serving.candidates
-        if candidate.bound is not None  # the size of its region
+        if candidate.bound is not None  # the size of the region
         for factor in _ENLARGEMENTS
     ]
     return sorted(enlarged, key=lambda settings: settings.chosen.bound or 0)
@@ -303,11 +307,15 @@ def _run_configuration(
 
 
 def _requests_of_job(service: Service, sequence: RequestSequence) -> Json:
-    """Return the entries of a job of `soak_job` that say which requests to serve and to sample."""
+    """Return the entries of a job of `soak_job` that say which requests to serve and what to record.
+
+    ``sizes`` tells how the inputs of each distinct size are drawn, ``order`` the size of each request. After
+    each ``every`` requests memory is sampled. The outputs of the requests in ``compared``, evenly spaced from
+    the first on, are compared with those of other configurations.
+    """
     distinct_sizes = tuple(dict.fromkeys(sequence.sizes))
     index_of_size = {size: index for index, size in enumerate(distinct_sizes)}
     count = len(sequence.sizes)
-    # Evenly spaced, from the first request on.
     compared = {index * count // _COMPARED_REQUESTS for index in range(_COMPARED_REQUESTS)}
     return {
         "sizes": [

@@ -41,10 +41,11 @@ def run(job: Json) -> Json:
             get a digest; ``seconds``: the time after which no further request begins.
 
     Returns:
-        ``milliseconds`` and ``cpu_milliseconds`` of each request; ``digests`` by request, and the
-        memory: ``samples`` of ``[request, anonymous bytes]``, and the ``highest`` resident bytes at
-        any time, None if unknown, both beyond those before the first request; the bytes that the
-        arena ``held``, without weights, each time it was read, once for several samples.
+        ``milliseconds``, ``cpu_milliseconds``: of each request.
+        ``digests``: of the outputs of the compared requests, by request.
+        ``samples``: ``[request, bytes]``: anonymous memory after a request, beyond that at the start.
+        ``highest``: the most resident bytes at any time, beyond those at the start; None if unknown.
+        ``held``: the bytes that the arena held, without weights, each time it was read.
     """
     spec = SessionSpec.of_job(job)
     sizes = [
