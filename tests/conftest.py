@@ -112,12 +112,12 @@ def started_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     class RecordedJob(worker.Job):
-        def __init__(self, arguments: list[str], content: Json, **options: Any) -> None:  # noqa: ANN401
+        def __init__(self, function: str, content: Json, **options: Any) -> None:  # noqa: ANN401
             collected = content.get("spec", {}).get("collect", ())
             is_measured = not {"process", "time"}.isdisjoint(collected)
-            name = arguments[-1].rpartition(":")[2]
+            name = function.rpartition(":")[2]
             names.append(f"measured {name}" if is_measured else name)
-            super().__init__(arguments, content, **options)
+            super().__init__(function, content, **options)
 
     monkeypatch.setattr(worker, "Job", RecordedJob)
     return names

@@ -1,12 +1,13 @@
 """The memory of a process for two steps, by where their new values lie.
 
-python tests/steps_memory.py FOLDER     the child's side of `held_by_steps`
+python tests/steps_memory.py JSON     the child's side of `held_by_steps`
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from memplan_cli.features.donation.proof import step_specs
 from memplan_cli.features.donation.proof_job import STEPS, BoundSteps, Steps
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
-from memplan_cli.runtime.workers.worker import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,9 +47,9 @@ def held_by_steps(
     inputs = InputSet(step_specs(model, Binding(), pairs))
     job: Json = {"session": to_json(session), "inputs": to_json(inputs)}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
-    with Job([__file__], job, timeout=600) as started:
-        done = started.outcome().require(f"{model} takes no two steps")
-    return Held(**done)
+    command = [sys.executable, __file__, json.dumps(job)]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
+    return Held(**json.loads(answer.stdout))
 
 
 class SwappedSteps(BoundSteps):
@@ -122,11 +122,6 @@ def status(key: str) -> int | None:
     )
 
 
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text())
-    answer = {"how": "ok", "result": measured(WAYS[job["way"]](job)), "reason": ""}
-    (folder / "result.json").write_text(json.dumps(answer))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    wanted = json.loads(sys.argv[1])
+    print(json.dumps(measured(WAYS[wanted["way"]](wanted))))

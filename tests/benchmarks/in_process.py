@@ -21,9 +21,9 @@ def keep_jobs_here() -> None:
 class _Done(worker.Job):
     """A job that is done when it is started."""
 
-    def __init__(self, arguments: list[str], content: Json, **options: object) -> None:
+    def __init__(self, function: str, content: Json, **options: object) -> None:
         del options
-        self._known_outcome = _run(arguments[-1], content)
+        self._known_outcome = _run(function, content)
 
     def end(self) -> None:
         """Leave nothing behind."""

@@ -58,6 +58,13 @@ def test_casts_of_the_runtime_come_last_in_the_order_in_which_it_made_them() -> 
     assert order(source, dump) == f"{other}a b y {other}s {other}c {casts}"
 
 
+def test_casts_of_a_file_that_the_runtime_wrote_are_nodes_of_the_file() -> None:
+    other = "InsertedPrecisionFreeCast_"
+    nodes = f"""{other}x = Cast<to = 1>(x) {other}a = Exp({other}x) a = Cast<to = 10>({other}a)
+                y = Abs(a)"""
+    assert order(nodes, nodes) == f"{other}x {other}a a y"
+
+
 def test_bodies_are_put_in_order_too() -> None:
     body = """a = Exp(x) y = If (go) < then_branch = t () => (float[4] p) {{ {} }},
               else_branch = e () => (float[4] s) {{ s = Neg(a) }}>"""

@@ -6,7 +6,6 @@ import pytest
 
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import RuntimeTimeoutError, RuntimeUnavailableError
-from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
@@ -30,12 +29,12 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f'def run(job):\n    raise ValueError("needs ({names}).")\n'
     )
     (tmp_path / "leaves.py").write_text("import os\ndef run(job):\n    os._exit(7)\n")
+    (tmp_path / "full.py").write_text("def run(job):\n    raise SystemExit(74)\n")
+    variable = "os.environ['ORT_DISABLE_TELEMETRY']"
+    (tmp_path / "tells.py").write_text(
+        f"import os\ndef run(job):\n    return {{'is': {variable}}}\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-
-def outcome_of(arguments: list[str], timeout: float) -> worker.Outcome:
-    with worker.Job(arguments, {}, timeout=timeout) as started:
-        return started.outcome()
 
 
 def test_a_job_answers() -> None:
@@ -80,27 +79,16 @@ def test_a_hang_is_a_failed_result_after_the_timeout() -> None:
         outcome.require("cannot")
 
 
-def answering(folder: Path, expression: str) -> str:
-    """Run a child that answers with an expression, and return its answer as text."""
-    script = folder / "child.py"
-    script.write_text(
-        "import json, os, pathlib, sys\n"
-        f"answer = {{'how': 'ok', 'result': {{'is': {expression}}}, 'reason': ''}}\n"
-        "pathlib.Path(sys.argv[1], 'result.json').write_text(json.dumps(answer))\n"
-    )
-    return str(outcome_of([str(script)], 60).result["is"])
-
-
-def test_runtime_sends_nothing_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("jobs")
+def test_runtime_sends_nothing_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
-    assert answering(tmp_path, "os.environ['ORT_DISABLE_TELEMETRY']") == "1"
+    assert run_job("tells:run", {}).result == {"is": "1"}
 
 
-def test_who_wants_the_runtime_to_send_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("jobs")
+def test_who_wants_the_runtime_to_send_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
-    assert answering(tmp_path, "os.environ['ORT_DISABLE_TELEMETRY']") == "0"
+    assert run_job("tells:run", {}).result == {"is": "0"}
 
 
 def test_folder_without_room_for_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +100,8 @@ def test_folder_without_room_for_a_job_is_said(monkeypatch: pytest.MonkeyPatch) 
         run_job(PROBE, {})
 
 
-def test_child_that_cannot_write_its_answer_says_so_by_its_exit_code(tmp_path: Path) -> None:
-    script = tmp_path / "full.py"
-    script.write_text("raise SystemExit(74)")
-    found = outcome_of([str(script)], 60)
+@pytest.mark.usefixtures("jobs")
+def test_child_that_cannot_write_its_answer_says_so_by_its_exit_code() -> None:
+    found = run_job("full:run", {})
     assert found.how == "crash"
     assert "no room for temporary files" in found.reason

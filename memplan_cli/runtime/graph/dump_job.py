@@ -124,8 +124,9 @@ def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSp
 def _write_offline(dump: OfflineDump, out: Path) -> Types:
     """Write one graph with packed weights to a file; return the inferred types of its values.
 
-    With ``dump.in_pieces``, `_write_in_pieces` writes it, unless there is nothing to cut. Either way, large
-    constants of one value are replaced by nodes that compute them.
+    With ``dump.in_pieces``, `_write_in_pieces` writes a graph that has large operands, and replaces large
+    constants of equal elements by nodes that compute them. Any other graph is written by one session, and its
+    constants are replaced here.
     """
     if dump.in_pieces:
         types_with_pieces = _write_in_pieces(dump, out)
@@ -146,7 +147,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
     Loading takes less memory then: it holds one piece twice, not a whole operand. The steps are:
 
     1. A session optimizes the graph, and writes it with weights that are not packed.
-    2. Constants of one value are replaced by nodes that compute them, so that step 3 does not cut them.
+    2. Constants of equal elements are replaced by nodes that compute them, so that step 3 does not cut them.
     3. Large constant operands are cut; their pieces are written to a data file of their own.
     4. A second session loads the result, optimizes nothing, and writes ``out`` with packed weights.
 
@@ -189,7 +190,7 @@ def _overwrite(dump: Path, changed: ModelProto) -> None:
 def _replace_uniform_constants(
     dump: OfflineDump, model: ModelProto, folder: Path, types: Types
 ) -> Types:
-    """Replace large constants of one value by nodes that compute them, in place; only on the CPU.
+    """Replace large constants of equal elements by nodes that compute them, in place; only on the CPU.
 
     An op can write its result over a computed operand, but must copy a constant one. ``types`` are those of
     the model. Returns the types of the new values, none if there was no such constant.

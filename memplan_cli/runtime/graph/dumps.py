@@ -49,10 +49,6 @@ def executed_graph(
 ) -> ExecutedGraph:
     """Return the graph that a session on the CPU with these settings runs, with its shapes; nothing is run.
 
-    The ops are in the order of ``ExecutionOrder.DEFAULT``, also those of an optimized graph that runs by priority:
-    its node indices, from which an order by priority follows, are unknown. Only the ops of an unoptimized graph
-    that runs by priority are in the order of their node indices.
-
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
@@ -133,16 +129,20 @@ def _does_not_load(model: Path) -> str:
 def read_dump(
     dump: Path, shapes: RuntimeShapes, session: SessionSpec, dims: Mapping[str, int]
 ) -> ExecutedGraph:
-    """Read a graph that ``session`` wrote; its ops have the order that `executed_graph` describes.
+    """Read a graph that ``session`` wrote; ``shapes`` are what the runtime infers for values of the main graph.
 
-    ``shapes`` are what the runtime infers for values of the main graph.
+    A dump has its nodes in the order in which they run by default. A session that runs by priority starts from
+    the order of node indices, which are the numbers of the nodes in the session. The ops of the result are
+
+    - in the order of the run, if the session runs in the default order;
+    - in the order of node indices, if the session runs by priority and does not optimize;
+    - in the default order, if the session runs by priority and optimizes: its node indices are unknown.
     """
     written = load_model(dump)
     graph = with_distinct_names(written)
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     settings = session.settings
-    # Then the order of the run follows from node indices.
     is_in_index_order = settings.is_unoptimized and settings.runs_by_priority
     if is_in_index_order:
         # `graph` may have other names of values than the session's model, so `written` is passed.
@@ -150,6 +150,7 @@ def read_dump(
     return ExecutedGraph(
         program,
         dims,
+        # From node indices, predictions compute the order of the run. Any other order is taken as it is.
         in_run_order=not is_in_index_order,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,

@@ -51,30 +51,39 @@ def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Pr
 def _sorted_block(
     block: Block, dumped_nodes: Sequence[NodeProto], file_nodes: Sequence[NodeProto]
 ) -> Block:
-    """Return a block with its ops, and those of its bodies, in the order of their node indices.
+    """Return a block of a dump with its ops, and those of its bodies, in the order of their node indices.
 
-    Nodes of the file come first, in its order, then those of inlined functions, then inserted Casts. ``source``
-    of an op is the place of its node in ``dumped_nodes``. An op is a node of the file if both have a product in
-    common. Bodies of other ops stay as they are.
+    Nodes of the file come first, in the order of the file. Nodes of inlined functions follow, with bodies in the
+    order of the dump. The Casts that the runtime inserted come last.
+
+    Args:
+        block: the dump as ops; ``source`` of an op is the place of its node in ``dumped_nodes``.
+        dumped_nodes: the nodes of the dump.
+        file_nodes: the nodes of the same graph in the file. A dumped node is one of them if both have the same
+            operator and an output with the same name.
     """
-    index_of = {p: index for index, node in enumerate(file_nodes) for p in _products(node)}
-    indexed: list[tuple[int, Op]] = []  # the nodes of the file
+    file_index = {p: index for index, node in enumerate(file_nodes) for p in _products(node)}
+    from_file: list[tuple[int, Op]] = []  # each with its index in the file
     inlined: list[Op] = []
+    casts: dict[VarId, Op] = {}  # the inserted Casts, by their float32 value
     for op in block.ops:
         dumped = dumped_nodes[op.source]
         # Unused outputs may be missing in one of the graphs.
-        index = next((index_of[p] for p in _products(dumped) if p in index_of), None)
+        index = next((file_index[p] for p in _products(dumped) if p in file_index), None)
+        cast_value = _float32_value(op)
         if index is not None:
             file_graphs = dict(subgraphs(file_nodes[index]))
             bodies = tuple(
                 _sorted_block(body, graph.node, file_graphs[name].node)
                 for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
-            indexed.append((index, op._replace(bodies=bodies)))
-        elif _inserted_cast_value(op) is None:  # inserted Casts follow at the end
+            from_file.append((index, op._replace(bodies=bodies)))
+        elif cast_value is not None:
+            casts[cast_value] = op
+        else:
             inlined.append(op)
-    file_ops = [op for _, op in sorted(indexed, key=itemgetter(0))]
-    return replace(block, ops=(*file_ops, *inlined, *_inserted_casts(block.ops)))
+    file_ops = [op for _, op in sorted(from_file, key=itemgetter(0))]
+    return replace(block, ops=(*file_ops, *inlined, *_in_order_of_insertion(casts, block.ops)))
 
 
 def _products(node: NodeProto) -> list[_Product]:
@@ -96,24 +105,32 @@ def _products(node: NodeProto) -> list[_Product]:
     return [(kind, name.removeprefix(_OTHER_PRECISION)) for name in node.output if name]
 
 
-def _inserted_cast_value(op: Op) -> VarId | None:
-    """Return the float32 value that a Cast of the runtime reads or writes; None for any other op."""
+def _float32_value(op: Op) -> VarId | None:
+    """Return the float32 value of a Cast around a kernel that has no float16; None for any other op.
+
+    It is the output of a Cast before the kernel, and the input of a Cast after the kernel.
+    """
     if op.type != "Cast":
         return None
     return next((var for var in (*op.inputs, *op.outputs) if _OTHER_PRECISION in var), None)
 
 
-def _inserted_casts(ops: Sequence[Op]) -> list[Op]:
-    """Return the Casts among the ops of a dump that the runtime inserted, in the order in which it made them.
+def _in_order_of_insertion(casts: dict[VarId, Op], ops: Sequence[Op]) -> list[Op]:
+    """Return the Casts that the runtime inserted, in the order in which it made them.
 
-    It visits all other ops, nearly in the order of the dump. At each op without a kernel for float16, it makes
-    a Cast for each input, and then one for each output (core/optimizer/insert_cast_transformer.cc). An op that
-    reads the float32 value of an earlier Cast gets no other Cast.
+    The runtime visits all other ops, nearly in the order of the dump. At an op without a kernel for float16, it
+    makes a Cast for each input, and then one for each output (core/optimizer/insert_cast_transformer.cc). A value
+    has one Cast, made at the first op that reads or writes its float32 value.
+
+    Args:
+        casts: the inserted Casts, by their float32 value.
+        ops: the ops of the dump, Casts included.
     """
-    cast_of = {value: op for op in ops if (value := _inserted_cast_value(op))}
-    casts: dict[VarId, Op] = {}
+    made: dict[VarId, Op] = {}
     for op in ops:
-        if _inserted_cast_value(op) is None:
-            casts |= {var: cast_of[var] for var in (*op.inputs, *op.outputs) if var in cast_of}
-    # Casts whose value no other op of the block reads or writes come last.
-    return list((casts | cast_of).values())
+        if _float32_value(op) not in casts:
+            for var in (*op.inputs, *op.outputs):
+                if var in casts:
+                    made.setdefault(var, casts[var])
+    # Casts whose value only bodies of ops read come last.
+    return list((made | casts).values())

@@ -7,7 +7,7 @@ the level that changes layouts, to the hardware on which it was made; its metada
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
@@ -73,7 +73,8 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
         return Packing.AT_LOAD
     from memplan_cli.onnx_io.writing.columns import has_large_operand
 
-    # Only a large operand raises the load peak noticeably. Cutting costs a second dump.
+    # Only large operands raise the load peak noticeably when they are packed. Cutting them takes longer: one session
+    # writes the optimized graph, and a second one packs the weights of the graph with cut operands.
     return Packing.IN_PIECES if has_large_operand(model) else Packing.IN_FILE
 
 
@@ -148,26 +149,27 @@ class DumpJob:
         Raises:
             RuntimeUnavailableError: the model does not load.
         """
-        answer = self._job.outcome().require(f"{self._model} does not load")
         # The keys are those of `dump_job.write_offline_graphs`.
+        answer = self._job.outcome().require(f"{self._model} does not load")
         types_by_file: Mapping[str, Types] = answer["types"]
-        original, provider = load_model(self._model), self._provider
-        dumps = (
-            _tidy_dump(path, original, shapes_of_types(types_by_file[path.name]), provider)
-            for path in self._out
-            if path.name in types_by_file
-        )
-        return tuple(replace(dump, block=answer["block"]) for dump in dumps)
+        channels_in_block: int = answer["block"]  # on this machine, in any graph
+        original = load_model(self._model)
+        dumps = []
+        for path in self._out:
+            if path.name not in types_by_file:
+                continue  # the second graph, which is not always written
+            _tidy_dump(path, original)
+            inferred = shapes_of_types(types_by_file[path.name])
+            shapes = inferred or runtime_shapes(path, self._provider)
+            dumps.append(Dump(path, shapes, channels_in_block))
+        return tuple(dumps)
 
 
-def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
+def _tidy_dump(dump: Path, original: ModelProto) -> None:
     """Rewrite the file of a dump: with deterministic names, and without bytes that a session would hold.
 
-    Args:
-        dump: the file; its weights are in ``<name>.data`` beside it, if it has large ones.
-        original: the model that was optimized.
-        shapes: what the runtime inferred for the values; if empty, it is inferred again from the file.
-        provider: the provider for which the graph was optimized.
+    The weights are in ``<name>.data`` beside the file, if it has large ones. ``original`` is the model that was
+    optimized.
     """
     model = with_distinct_names(load_model(dump))
     renumber_generated_names(model, original)
@@ -179,7 +181,6 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
         # The runtime writes packed weights unaligned, and crashes when it maps them so.
         write_on_pages(model, data)
     dump.write_bytes(model.SerializeToString())
-    return Dump(path=dump, shapes=shapes or runtime_shapes(dump, provider))
 
 
 def drop_inferable_types(dump: ModelProto) -> None:

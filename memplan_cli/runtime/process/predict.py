@@ -11,7 +11,7 @@ of a GPT-2's logits and caches (measured).
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -230,9 +230,8 @@ class _ResidentArena:
         memory: the memory of the process.
         settings: of the arena.
         after_run: whether empty regions are given back at the end of a run.
-        _arena: which decides where tensors lie; its regions are placed by `_place_region`.
-        _starts: addresses of the regions in chunks, sorted.
-        _regions: the block of each region, by its address.
+        _arena: which decides where tensors lie. It calls `_place_region` for each region that it needs.
+        _regions: the block of each region, by its address in chunks.
         _lowest_mapping: address in chunks of the mapping that was made last.
     """
 
@@ -240,7 +239,6 @@ class _ResidentArena:
     settings: ArenaSettings
     after_run: AfterRun
     _arena: SimulatedArena = field(init=False)
-    _starts: list[int] = field(default_factory=list)
     _regions: dict[int, MemoryBlock] = field(default_factory=dict)
     _lowest_mapping: int = _MAPPINGS // CHUNK
 
@@ -248,21 +246,22 @@ class _ResidentArena:
         self._arena = SimulatedArena(self.settings, place_region=self._place_region)
 
     def run(self, trace: AllocationTrace) -> None:
-        """Serve the requests of one run, and write to everything that it allocates.
+        """Simulate one run: its requests to the arena, and writes to all that it allocates, in ``memory``.
 
-        ONNX Runtime gives back empty regions before the caller frees the outputs.
+        The last steps of a trace free the outputs, which the caller does after the run. ONNX Runtime gives back
+        empty regions before.
         """
-        end_of_run = len(trace.steps) - trace.outputs  # the frees of the outputs follow
+        end_of_run = len(trace.steps) - trace.outputs
         self._arena.run(replace(trace, steps=trace.steps[:end_of_run]))
+        region_starts = sorted(self._regions)
         for address, size in zip(self._arena.addresses, trace.sizes, strict=True):
             if size:  # addresses are in chunks, sizes in bytes
-                start = self._starts[bisect_right(self._starts, address) - 1]
+                start = region_starts[bisect_right(region_starts, address) - 1]
                 self.memory.touch(self._regions[start], (address - start) * CHUNK, size)
         if self.after_run == "shrink":
             for start in self._arena.shrink():
                 self.memory.free(self._regions.pop(start))
-                self._starts.remove(start)
-        self._arena.serve(trace.steps[end_of_run:])
+        self._arena.serve(trace.steps[end_of_run:])  # the frees of the outputs
 
     def _place_region(self, chunks: int) -> int:
         """Reserve a region in ``memory``, record it, and return its address in chunks.
@@ -279,7 +278,6 @@ class _ResidentArena:
             start = self._lowest_mapping
         else:
             start = block.address // CHUNK
-        insort(self._starts, start)
         self._regions[start] = block
         return start
 

@@ -206,13 +206,10 @@ class SessionLoading:
         reads_of_op: Mapping[int, Sequence[WeightRead]],
         readers: Counter[VarId],
     ) -> None:
-        """Pack the operands of the nodes of a block, then those of their bodies.
+        """Simulate how ONNX Runtime packs the operands of the ops of a block, and then those of their bodies.
 
         A weight of this block is freed when its last reader has packed it. A reader that packs no copy reads the
-        weight in each run, so the weight stays.
-
-        A weight of an outer block that bodies have packed stays if it is on the heap. If it is mapped, its pages
-        are dropped when all bodies of a control-flow op have packed their operands (measured).
+        weight itself in each run, so the weight stays.
 
         Args:
             block: the main graph or a body.
@@ -232,8 +229,10 @@ class SessionLoading:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
             if op.bodies:
-                # Weights of this block that only its own ops read are dropped already.
-                for var in sorted(var for var in self._mapped if not readers[var]):
+                # Weights of outer blocks that a body was the last to pack: the pages of mapped ones are dropped
+                # now, and those on the heap stay (measured).
+                without_readers = [var for var in self._mapped if not readers[var]]
+                for var in without_readers:
                     self._free_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:

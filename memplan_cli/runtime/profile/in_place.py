@@ -42,17 +42,17 @@ class InPlaceTable:
 
 @lru_cache(maxsize=4)
 def load_table(provider: str) -> InPlaceTable:
-    """Return the table of a provider, empty if it was never probed."""
+    """Return the table of which inputs a provider's kernels overwrite or share; empty if it was never probed."""
     path = TABLES / f"{provider}.json"
     if not path.exists():
-        return InPlaceTable((), {}, {})
+        return InPlaceTable(versions=(), alias={}, in_place={})
     data = json.loads(path.read_text(encoding="utf-8"))
     return InPlaceTable(
-        tuple(data["versions"]),
-        {op: tuple(inputs) for op, inputs in data["alias"].items()},
-        {op: tuple(inputs) for op, inputs in data["in_place"].items()},
-        {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
-        {
+        versions=tuple(data["versions"]),
+        alias={op: tuple(inputs) for op, inputs in data["alias"].items()},
+        in_place={op: tuple(inputs) for op, inputs in data["in_place"].items()},
+        allocates={op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
+        later_aliases={
             op: tuple((source, output) for source, output in pairs)
             for op, pairs in data["later"].items()
         },

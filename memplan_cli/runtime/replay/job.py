@@ -192,7 +192,8 @@ def replay_and_compare(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    # Of tensors in subgraphs too: freed places are poisoned, and a plan may have put them on a tensor in use.
+    # Tensors of subgraphs are not put at their places, but these places are poisoned too once they are free: that
+    # shows if a wrong plan put them on a tensor in use.
     replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
     # Outputs that are weights are not computed, so they are neither saved nor compared.

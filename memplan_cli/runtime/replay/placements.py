@@ -66,11 +66,11 @@ def bound_placements(
     node_at_tick = _top_node_at_tick(plan)
     last_ticks = _last_ticks(plan)
     placements: list[BoundPlacement] = []
-    # The report lists pinned tensors as unplanned too, because they share no memory. They have a place.
     unplaced = {
-        tensor.name: tensor.reason
-        for tensor in plan.report.unplanned
-        if tensor.name not in plan.by_id
+        refusal.name: refusal.reason  # the name is the id of the tensor, such as ``block/name``
+        for refusal in plan.report.unplanned
+        # Pinned tensors are among the unplanned ones, because they share no memory, but have a place.
+        if refusal.name not in plan.by_id
     }
     for tensor in plan.tensors:
         unit = units[tensor.arena]

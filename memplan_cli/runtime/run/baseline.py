@@ -112,19 +112,21 @@ class Baseline:
     def run_spec(
         self, model: Path, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
     ) -> RunSpec:
-        """Return the spec of a run of a model that records what this run recorded, but for the graph.
+        """Return a spec to run a model as the baseline ran, with other settings and inputs, without its graph.
 
-        As by users, the original is opened with ONNX Runtime, and any file at another path with
-        `memplan_cli.load`. That decides the memory of the process, not the outputs.
+        A file that memplan wrote is opened by `memplan_cli.load`, and the original by ONNX Runtime, as users open
+        them. That changes the memory of the process, not the outputs.
         """
+        is_written = model != self.path
         session = SessionSpec(
-            model, self.provider, settings, opened_by_memplan=model != self.path
+            model, self.provider, settings, opened_by_memplan=is_written
         ).deterministic()
+        spec = self.record.spec
         return replace(
-            self.record.spec,
+            spec,
             session=session,
             inputs=inputs,
-            collect=tuple(item for item in self.record.spec.collect if item != "graph"),
+            collect=tuple(item for item in spec.collect if item != "graph"),
             outputs=self.record.outputs,
             tolerance=self.check.tolerance,
             graph=None,

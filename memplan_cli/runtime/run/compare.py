@@ -197,13 +197,13 @@ def _compare_within_noise(
             original runs again.
         folder: where the outputs of these runs are saved.
     """
+    # Each input set names the folder in which the original's outputs for it are saved.
     inputs, original_runs = baseline.inputs, baseline.record
     if original_settings != baseline.settings:
         inputs = _saved_in(folder, "noisy", inputs)
         original_runs = _run_original(baseline, original_settings, inputs)
     noise = original_runs.differences  # between repeated runs of the original
     tolerance = widened(baseline.check.tolerance, noise)
-    # The inputs have the folders of the original's outputs, which are compared with.
     comparing = compared_spec(baseline, path, settings, inputs)
     comparing = _outputs_only(replace(comparing, tolerance=tolerance), baseline.check.runs)
     written_runs = run_model(comparing, timeout=baseline.check.timeout)

@@ -49,19 +49,22 @@ def observe_many(
     conditions: RunConditions,
     subject: str,
 ) -> tuple[RunObservation, ...]:
-    """Run a model once on each input set, in one session; return an observation for each.
+    """Run a model once on each input set, without optimization; return what its kernels reported in each run.
+
+    That is the size of each tensor that an op wrote, how often subgraphs ran, and which weights were packed.
 
     Args:
         model: the file; it may be a dump of the user's model.
         program: its graph.
         input_sets: the inputs of each run, which replace those of ``conditions``.
-        conditions: provider and time limit.
+        conditions: the provider and the time limit. Feeds that users gave are named in error messages.
         subject: the user's model with the sizes that it runs at, for error messages, such as
             ``model.onnx at batch=4``.
 
     Raises:
         RuntimeUnavailableError: the model does not run here on one of the input sets.
     """
+    # Kernels are assigned to ops by the names of nodes, which must be distinct.
     copy = number_nodes(load_model(model))
     with tempfile.TemporaryDirectory(prefix="memplan-observed-") as folder:
         file = Path(folder) / "model.onnx"

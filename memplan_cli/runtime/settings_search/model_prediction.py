@@ -58,7 +58,7 @@ def predict_process(
 
     Raises:
         UnknownSizeError: it cannot be predicted; the message has the reason.
-        RuntimeUnavailableError: weights are missing, or it does not load, or not run.
+        RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
     """
     executed = executed_or_observed_graph(path, settings, conditions)
     if obstacle := prediction_obstacle(executed, settings):
@@ -110,19 +110,16 @@ def predicted_facts(
         conditions: values of symbolic dims, and whether a run may provide unknown sizes.
         nodes: names of the top nodes, in the order of the file.
         recorded: the settings in the model's file, if memplan wrote it; else None.
-        optimization: of the graph of the written file, by ONNX Runtime.
+        optimization: whether ONNX Runtime optimizes the graph of the written file: ``on``, ``off``, or ``any``
+            for the better of both.
         weights: a file with the weights of the written model; None: those of ``path``.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or it does not load.
+        RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
     """
-    original = executed_or_observed_graph(
-        path, DEFAULTS, conditions
-    )  # as ONNX Runtime optimizes it
+    original = executed_or_observed_graph(path, DEFAULTS, conditions)  # optimized by default
     written = ExecutedGraph(program, conditions.dims)  # as it is in the file
-    written_optimized = with_file_order(
-        original, nodes, program
-    )  # as ONNX Runtime optimizes the file
+    written_optimized = with_file_order(original, nodes, program)
     assumed = conditions.binding.assumed
     choice = _best_settings(original, written_optimized, written, assumed, optimization)
     process_before = _process_as_opened(path, original, recorded, conditions)

@@ -30,6 +30,7 @@ from memplan_cli.runtime.simulate.predict import (
 )
 from memplan_cli.runtime.simulate.regions import (
     EXACT,
+    LARGEST_REGION,
     OWN_INITIALIZERS,
     ArenaChoice,
     best_arena,
@@ -177,17 +178,19 @@ def predict_settings(
 
 
 def with_limit(choice: SettingsChoice, executed: ExecutedGraph) -> SettingsChoice:
-    """Return a choice for a graph with a limit of its arena; unchanged if the arena is not predicted.
+    """Return the choice with an upper limit of its arena on a device; unchanged if the arena is not predicted.
 
-    The limit holds for weights too (core/framework/bfc_arena.cc, ``Reserve`` and ``Extend``). It has room for as
-    much again as the arena is predicted to hold, because no workspace of a device's kernel is predicted. A run
-    beyond it fails, and leaves the device to other processes. ``gpu_mem_limit`` would limit the provider's own
-    arena, which is not used. Never measured.
+    A run that needs more than the limit fails, instead of taking the device from other processes. The limit has
+    room for the weights (core/framework/bfc_arena.cc, ``Reserve`` and ``Extend``), for tensors, for the workspace
+    of kernels, which is not predicted and taken to be as large as the tensors, and for `_DEVICE_WORKSPACE`.
+
+    ``gpu_mem_limit`` would limit the provider's own arena, which is not used. Never measured on a device.
     """
-    held = choice.predicted.held
-    if held is None:
+    tensors = choice.predicted.held
+    if tensors is None:
         return choice
-    limit = weight_bytes(executed.program, executed.dims) + 2 * held + _DEVICE_WORKSPACE
+    weights, kernels = weight_bytes(executed.program, executed.dims), tensors
+    limit = weights + tensors + kernels + _DEVICE_WORKSPACE
     arena = {**choice.settings.arena, "max_mem": rounded_up(limit)}
     return replace(choice, settings=replace(choice.settings, arena=arena))
 
@@ -268,15 +271,15 @@ def _best_choice(
 
 
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
-    """Yield ``base`` without a memory pattern, and with each order and reuse to try.
+    """Yield ``base`` with each execution order to try, with and without reuse, always without memory pattern.
 
-    An order that ``base`` sets is the only one. For an optimized graph it is ``DEFAULT``, the order of its dump:
-    other orders go by node indices, which the dump does not have.
+    An order that ``base`` sets is the only one.
     """
-    fixed = base.session.get("execution_order")
-    if fixed:
-        orders = [str(fixed)]
+    fixed_order = base.session.get("execution_order")
+    if fixed_order:
+        orders = [str(fixed_order)]
     elif executed.in_run_order:
+        # As dumped, so in the order of a run by default. Other orders go by node indices, which no dump has.
         orders = ["DEFAULT"]
     else:
         orders = list(ORDERS)
@@ -311,11 +314,14 @@ def _in_arena(
     traces: SessionTraces,
     arena: ArenaChoice,
 ) -> SettingsChoice:
-    """Return settings with an arena that holds tensors only; weights get memory of their own."""
-    own = settings.updated(RuntimeSettings(session_config=OWN_INITIALIZERS))
+    """Return the choice of settings with an arena for tensors, and the predicted peaks of the session's runs.
+
+    Weights get memory of their own, so that they do not lie in the arena.
+    """
+    own_weights = settings.updated(RuntimeSettings(session_config=OWN_INITIALIZERS))
     peaks = Peaks(traces.first_peak, traces.later_peak, held=arena.held)
     return SettingsChoice(
-        replace(own, arena=arena.settings), peaks, provider=executed.provider
+        replace(own_weights, arena=arena.settings), peaks, provider=executed.provider
     )
 
 
@@ -350,12 +356,14 @@ def _with_pattern(
 def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:
     """Return the size of an arena of one region in which the first run and the later ones fit.
 
-    None if it would exceed ``limit`` or the largest region that settings allow, or if the runs request nothing.
+    None if the size would exceed ``limit`` or the largest region that settings allow, or if the runs request
+    nothing.
     """
-    runs = traces.with_kept_outputs  # one trace
-    if not 0 < runs.rounded_peak <= limit:
+    requests = traces.with_kept_outputs  # of some runs, as one trace
+    if not 0 < requests.rounded_peak <= limit:
         return None
-    region = shared_region((runs,), lowest=runs.rounded_peak)
-    if region is None or region + _SPARE_BYTES > limit:
+    fitting = shared_region((requests,), lowest=requests.rounded_peak)
+    if fitting is None:
         return None
-    return region + _SPARE_BYTES
+    region = fitting + _SPARE_BYTES  # for small workspace of kernels
+    return region if region <= min(limit, LARGEST_REGION) else None

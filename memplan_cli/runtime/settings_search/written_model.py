@@ -213,12 +213,14 @@ class Prediction:
         return (self.optimized_choice(),)
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
-        """Return `choices`, and further choices with optimization that are worth a run.
+        """Return `choices`, and two further choices with optimization, each of which is to be run.
 
-        These are the optimized graph without fusions that cost workspace (if it has any), and the
-        optimized graph in the order by priority, which cannot be predicted without node indices.
-        Choices with optimization come first: among equal costs they win, because their runs are usually
-        shorter. There are no further choices if `choices` has only one.
+        One is the best predicted choice without fusions that cost workspace, if the optimized graph has any. In the
+        other, the optimized graph runs by priority: the order follows from the numbers of its nodes in a session,
+        which no dump has, so it is not predicted.
+
+        Choices with optimization come first, because the first of equal costs wins, and their runs are usually
+        shorter. If the model may run only with optimization or only without, there are no further choices.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
@@ -265,13 +267,14 @@ class Prediction:
             self.baseline.record.workspace if unoptimized is None else unoptimized.workspace
         )
         workspace = {**totals_by_rule(executed.program, executed.dims), **(measured or {})}
-        settings = self.written.unoptimized_settings
-        base = settings_for_sizes(settings, self.baseline.binding.assumed)
-        if self.written.spoiled_by_optimization and not self.written.optimized_offline:
-            # Such a file has copies of nodes or chunks that keep its live tensors within a budget. A session with
-            # a memory pattern holds one block for all tensors of a run, which may be larger than the budget
-            # (docs/decisions/0042-memory-pattern.md), so the pattern is switched off. A file that was optimized
-            # offline is spoiled by a second optimization, even without copies or chunks, and keeps the pattern.
+        written = self.written
+        base = settings_for_sizes(written.unoptimized_settings, self.baseline.binding.assumed)
+        # Optimization would undo the plan of a file only if copies of nodes or chunks keep its live tensors within a
+        # budget. A session with a memory pattern holds one block for all tensors of a run, which may be larger than
+        # the budget (docs/decisions/0042-memory-pattern.md), so the pattern is switched off. Of files that ONNX
+        # Runtime optimized before, the flag does not tell whether they have copies or chunks.
+        keeps_budget = written.spoiled_by_optimization and not written.optimized_offline
+        if keeps_budget:
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 

@@ -193,18 +193,15 @@ class SimulatedArena:
     def serve(self, steps: Sequence[TraceStep]) -> bool:
         """Serve steps of a run, each an allocation or a free. Return False if the arena exceeded its limit.
 
-        A run may be served in several calls. The first is that of `run`, which gives ``addresses`` an entry for
-        each allocation of the run; the entries are set here, and read by later frees. Allocating and freeing
-        are written out in one loop: searches simulate thousands of arenas, and calls would take much of the
-        time.
-
-        ``free`` has size and address of each free chunk, sorted. ``previous`` and ``following`` have the
-        neighbors of each chunk in its region. Chunks that were merged into others keep their entries, which
-        are not read: a new chunk at the same address gets new entries first.
+        `run` begins a run: it gives ``addresses`` an entry for each allocation. Further steps of the run may follow in
+        further calls. Allocating and freeing are written out in one loop: searches simulate thousands of arenas, and
+        calls would take much of the time.
         """
+        addresses, max_dead = self.addresses, self._max_dead
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
-        previous, following, max_dead = self._previous, self._following, self._max_dead
-        addresses = self.addresses
+        # A chunk that is merged into another one keeps its neighbors here. They are not read: a new chunk at the
+        # same address gets new ones first.
+        previous, following = self._previous, self._following
         # ``wanted`` units of `CHUNK` bytes are allocated; 0: the allocation is freed.
         for wanted, allocation in steps:
             if wanted:  # allocate the smallest free chunk that fits
@@ -231,13 +228,13 @@ class SimulatedArena:
                 address = addresses[allocation]
                 size = sizes.pop(address)
                 before, after = previous[address], following[address]
-                if after in free_addresses:
+                if after in free_addresses:  # the chunk takes in the one after it
                     free_addresses.remove(after)
                     after_size = sizes.pop(after)
                     del free[bisect_left(free, (after_size, after))]
                     size += after_size
                     after = following[after]
-                if before in free_addresses:
+                if before in free_addresses:  # the one before takes in the chunk
                     before_size = sizes[before]
                     del free[bisect_left(free, (before_size, before))]
                     size += before_size

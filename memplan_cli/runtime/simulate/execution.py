@@ -32,7 +32,7 @@ from memplan_cli.runtime.simulate.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.runtime.profile.workspace import Workspace
@@ -106,19 +106,22 @@ class SessionTraces:
 
 
 def trace_session(model: SimulatedModel, workspace: Workspace) -> SessionTraces:
-    """Simulate two runs of a model. ``workspace`` is allocated by kernels besides their outputs.
+    """Simulate the first run of a session and a later one; return what each requests of the arena.
+
+    ``workspace`` is allocated by kernels besides their outputs.
 
     Raises:
         UnknownBytesError: a size depends on data.
     """
     simulator = RunSimulator(model, TraceRecorder(workspace))
     first = simulator.run()
-    peak = simulator.recorder.peak
+    first_peak = simulator.recorder.peak
     if not model.with_pattern:
-        return SessionTraces(first, peak, first, peak)
+        # Only the memory patterns of the first run would make later ones different.
+        return SessionTraces(first, first_peak, later=first, later_peak=first_peak)
     simulator.recorder = TraceRecorder(workspace)
     later = simulator.run()
-    return SessionTraces(first, peak, later, simulator.recorder.peak)
+    return SessionTraces(first, first_peak, later, simulator.recorder.peak)
 
 
 @dataclass(slots=True)
@@ -128,7 +131,7 @@ class RunSimulator:
     Attributes:
         plans: the planner's decisions, by block.
         patterns: by block and key of the feeds.
-        frames: how many frames of each block the current run has had.
+        frame_counts: how many frames of each block the current run has had.
         keys: the exclusive or of the dims of each variable as it was last written, if a run was
             observed; else its dims are the same in the whole run.
     """
@@ -137,12 +140,12 @@ class RunSimulator:
     recorder: TraceRecorder
     plans: dict[str, BlockPlan] = field(default_factory=dict)
     patterns: dict[tuple[str, int], MemoryPattern] = field(default_factory=dict)
-    frames: Counter[str] = field(default_factory=Counter)
+    frame_counts: Counter[str] = field(default_factory=Counter)
     keys: dict[VarId, int] = field(default_factory=dict)
 
     def run(self) -> AllocationTrace:
         """Run the top block once, free its outputs, and return all recorded requests."""
-        self.frames.clear()
+        self.frame_counts.clear()
         self.keys.clear()
         outputs = self.run_block(self.model.program.body, None, {})
         return self.recorder.trace(outputs.values())
@@ -163,9 +166,9 @@ class RunSimulator:
         if plan is None:
             plan = plan_block(self.model.program, block, owner, self.model.planner)
             self.plans[block.path] = plan
-        frame = Frame(self, block, plan, outer_results, outer, self.frames[block.path])
-        self.frames[block.path] += 1
-        return frame.execute()
+        number = self.frame_counts[block.path]
+        self.frame_counts[block.path] += 1
+        return Frame(self, block, plan, outer_results, outer, number).execute()
 
     def pattern_key(self, block: Block) -> int | None:
         """Return the key by which ONNX Runtime finds the memory pattern of a block.
@@ -192,13 +195,12 @@ class Frame:
         plan: the decisions of the planner for the block.
         outer_results: outputs of the block that are written into outputs of the control-flow op.
         outer: the frame of the control-flow op; None for the top block and for the trial of a branch.
-        number: how many frames of this block came before in this run.
+        number: how many frames of this block came before in this run, by which its observed sizes are found.
         key: by which the memory pattern of this frame is found; None: it has no pattern.
         allocations: variables in memory of their own.
         pattern: the memory pattern of an earlier frame with the same key, whose block this frame
             allocates as a whole; None if there is none.
-        traced_pattern: the pattern that this frame makes for later frames. None if the frame has a key and a
-            ``pattern``, or no key.
+        traced_pattern: the pattern that this frame makes for later frames; None if it makes none.
     """
 
     simulator: RunSimulator
@@ -253,20 +255,21 @@ class Frame:
         return counts[self.number] if self.number < len(counts) else None
 
     def _start_pattern(self) -> int | None:
-        """Find the memory pattern of this frame, or start to trace one; sets ``key``, ``pattern``, ``traced_pattern``.
+        """Set ``key``, ``pattern`` and ``traced_pattern``, and allocate the block of ``pattern`` if there is one.
 
         Returns:
-            The allocation of the whole pattern; None if the pattern is new or empty, or cannot be.
+            The allocation of the block. None if this frame has no pattern yet, and traces one for later frames; if
+            no tensor lies in the pattern; or if the block has no patterns.
         """
         self.key = self.simulator.pattern_key(self.block)
-        if self.key is None:
+        if self.key is None:  # the block has no patterns
             return None
         self.pattern = self.simulator.patterns.get((self.block.path, self.key))
         if self.pattern is None:
             self.traced_pattern = MemoryPattern()
-        elif self.pattern.height:
-            return self.simulator.recorder.allocate(self.pattern.height)
-        return None
+            return None
+        height = self.pattern.height
+        return self.simulator.recorder.allocate(height) if height else None
 
     def _close(self, pattern_block: int | None) -> Allocations:
         """Free all memory but that of the block's outputs, which are returned.
@@ -367,7 +370,9 @@ def _branch(frame: Frame, op: Op) -> Block:
 def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
     """Return the most live bytes of a branch, by a trial that leaves the current run unchanged."""
     recorder = TraceRecorder()
-    trial = replace(frame.simulator, recorder=recorder, patterns={}, frames=Counter(), keys={})
+    trial = replace(
+        frame.simulator, recorder=recorder, patterns={}, frame_counts=Counter(), keys={}
+    )
     # The outputs of the If, which both branches need, are left out.
     trial.run_block(body, op, dict(zip(body.outputs, op.outputs, strict=True)), outer=None)
     return recorder.peak
@@ -376,9 +381,9 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 def _run_loop(frame: Frame, op: Op) -> None:
     """Run the iterations of a Loop; record what they allocate and free, and allocate the outputs.
 
-    Each iteration reads a state (the condition and the carried values) and writes the next one. The state
-    that an iteration has read stays until the next iteration begins, and longer where the body passes it on.
-    Scan outputs of all iterations stay until they are concatenated.
+    Each iteration reads a state (the condition and the carried values) and writes the next state. A state that was
+    read is freed when the next iteration begins, except values that the body has passed on. Scan outputs of all
+    iterations stay until they are concatenated.
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
@@ -388,29 +393,33 @@ def _run_loop(frame: Frame, op: Op) -> None:
     recorder, state_count = frame.simulator.recorder, _loop_state_count(op)
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
-    # The state that the next iteration reads. The first carried values are no allocations of the Loop.
-    state: Allocations = {body.inputs[1]: condition}
-    read_state: Allocations = {}
+    read_state: Allocations = {}  # by the last iteration
+    # For the next iteration. The first carried values are inputs of the Loop, and no allocations of its own.
+    next_state: Allocations = {body.inputs[1]: condition}
     scan_outputs: dict[int, None] = {}  # of all iterations, in order
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
-        for index in dict.fromkeys(read_state.values()):
-            if index not in state.values() and index not in scan_outputs:
-                recorder.free(index)
+        passed_on = next_state.values()
+        done = [i for i in read_state.values() if i not in passed_on and i not in scan_outputs]
+        _free_each(recorder, done)
         # The dims of carried values decide which memory pattern the body has.
         _copy_keys(frame.simulator.keys, carried_vars, body.inputs[2:])
         carried_vars = body.outputs[1:state_count]
-        # Allocations that the body may pass on. A condition that it does not compute is the first one.
-        known = {body.outputs[0]: condition, **state}
+        # The body may pass on its state. If it does not compute its condition, the first one stays.
+        known = {body.outputs[0]: condition, **next_state}
         results = _run_iteration(frame, op, known)
-        read_state = state
+        read_state = next_state
         written = zip(body.inputs[1:], results[:state_count], strict=True)
-        state = {var: index for var, index in written if index is not None}
+        next_state = {var: index for var, index in written if index is not None}
         scan_outputs |= {index: None for index in results[state_count:] if index is not None}
     for var in op.outputs:
         frame.allocate(var)
-    remaining = (*read_state.values(), *state.values(), *scan_outputs, counter)
-    for index in dict.fromkeys(remaining):
+    _free_each(recorder, (*read_state.values(), *next_state.values(), *scan_outputs, counter))
+
+
+def _free_each(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
+    """Free allocations in order, each once: several values may lie in the same one."""
+    for index in dict.fromkeys(allocations):
         recorder.free(index)
 
 
@@ -481,8 +490,7 @@ def _run_scan(frame: Frame, op: Op) -> None:
     outer_results = dict(zip(body.outputs, op.outputs, strict=True))
     for _ in range(iterations):
         frame.simulator.run_block(body, op, outer_results, frame)
-    for index in buffers:
-        recorder.free(index)
+    _free_each(recorder, buffers)
 
 
 def _scan_iterations(frame: Frame, op: Op) -> int:

@@ -45,7 +45,7 @@ class RunObservation:
         written: for each variable, the tensor written in each frame of its block, in order.
         iterations: for each subgraph, by path, how often it ran in each execution of its
             control-flow op.
-        packed: weights that kernels did not read, because all of them had packed copies.
+        packed: weights that were freed before the run, because all kernels that read them had packed copies.
     """
 
     written: Mapping[VarId, tuple[WrittenTensor, ...]] = field(default_factory=dict)
@@ -104,8 +104,8 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         for body in op.bodies:
             iterations[body.path].append(new_runs.pop(body.path, 0))
         _append_written(program, op, execution.wrote, written)
-        # A weight that no kernel reads in a run was packed by its kernels when the session was created.
-        packed.update(_unread_weights(program, op, execution.read))
+        # A weight is freed only if all its kernels have packed it, so any of them shows it.
+        packed.update(_freed_weights(program, op, execution.read))
     return RunObservation(
         {var: tuple(tensors) for var, tensors in written.items()},
         {path: tuple(counts) for path, counts in iterations.items()},
@@ -148,20 +148,20 @@ def _append_written(
             written[var].append(WrittenTensor(size, key=reduce(xor, dims, 0)))
 
 
-def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:
-    """Yield the weights among an op's inputs that the runtime's profile does not list as read.
+def _freed_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:
+    """Yield the weights among an op's inputs that no longer exist when the op runs.
 
-    The profile lists the shapes of the inputs in order, without weights that a kernel packed when
-    the session was created. An input that is no weight is always listed; a weight is listed if the
-    next shape in the list is its own. Ops with subgraphs are not examined.
+    They were freed when the session was created, after kernels had packed them. The profile of the runtime lists
+    the shapes of the inputs that exist, in order. An input that is no weight is always listed; a weight is listed
+    if the next shape in the list is its own. Ops with subgraphs are not examined.
     """
-    remaining = [tuple(dims) for _, dims in read]
+    listed = [tuple(dims) for _, dims in read]
     inputs = [var for var in op.inputs if var and is_tensor(program.vars[var])]
-    if op.bodies or len(inputs) <= len(remaining):
+    if op.bodies or len(inputs) <= len(listed):
         return
     for var in inputs:
         is_weight = program.vars[var].origin is Origin.WEIGHT
-        if not is_weight or (remaining and remaining[0] == program.vars[var].shape):
-            remaining = remaining[1:]
+        if not is_weight or (listed and listed[0] == program.vars[var].shape):
+            listed = listed[1:]  # the entry of this input
         else:
             yield var

@@ -53,7 +53,7 @@ _SHARED_REGION_STEP = 1.005
 """Ratio of one size of a region for several runs to the next."""
 
 
-_LARGEST_REGION = 2**31 - CHUNK
+LARGEST_REGION = 2**31 - CHUNK
 """``initial_chunk_size_bytes`` is a C int."""
 
 SMALL_STEP = 1 << 20
@@ -135,7 +135,7 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
         trace.rounded_peak, max(best.held, trace.rounded_peak), count
     ):
         # Sizes ascend, and an arena holds at least its first region: no later size is better, or allowed.
-        if size >= best.held or size > _LARGEST_REGION:
+        if size >= best.held or size > LARGEST_REGION:
             break
         choice = _held_by(trace, one_region(size), limit=best.held)
         best = min(best, choice, key=lambda choice: choice.held)
@@ -145,8 +145,9 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
 def _best_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice | None:
     """Return an arena of two or three regions that holds less than ``held`` bytes; None if none is found.
 
-    Totals of regions are tried in ascending order. The first arena that serves both runs without a further
-    region is returned: it holds the least, or two chunks more, because sizes of regions are rounded up.
+    The trace is run twice. Totals of regions are tried in ascending order, and the first arena is returned that
+    serves both runs without a further region. A later total might hold up to two chunks less, because the sizes of
+    regions are rounded up.
     """
     first_sizes = _first_region_sizes(trace)
     candidates = (
@@ -156,7 +157,8 @@ def _best_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice |
         for arena in _several_regions(first, total)
     )
     for total, arena in islice(candidates, _trials(trace, _MAX_SEVERAL_REGIONS_TRIALS)):
-        # Up to the limit the arena has no region beyond those of `_several_regions`, and holds less than ``held``.
+        # Rounded up, the two or three regions have at most two chunks more than the total. An arena that holds
+        # more has grown by a further region.
         limit = min(total + 2 * CHUNK, held - 1)
         choice = _held_by(trace, arena, limit)
         if choice.held <= limit:
@@ -228,7 +230,7 @@ def _several_regions(first: int, total: int) -> Iterator[Mapping[str, Setting]]:
     Later regions have equal sizes, so only the second one has to obey ONNX Runtime's rule (`regions`):
     a region is at most twice as large as the one before.
     """
-    if first > _LARGEST_REGION:  # the setting for the first region cannot be larger
+    if first > LARGEST_REGION:  # the setting for the first region cannot be larger
         return
     for later_count in (1, 2):
         later_size = rounded_up((total - first) / later_count)
@@ -253,9 +255,9 @@ def shared_region(traces: Sequence[AllocationTrace], lowest: int) -> int | None:
         for trace in traces:
             while _grows(trace, size):
                 size = max(rounded_up(size * _SHARED_REGION_STEP), size + CHUNK)
-                if size > _LARGEST_REGION:
+                if size > LARGEST_REGION:
                     return None
-    return size if size <= _LARGEST_REGION else None
+    return size if size <= LARGEST_REGION else None
 
 
 def _grows(trace: AllocationTrace, size: int) -> bool:

@@ -180,7 +180,7 @@ class TraceRecorder:
         index = len(self._sizes)
         self._sizes.append(size)
         if size:
-            self._steps.append(TraceStep(-(-size // CHUNK), index))
+            self._steps.append(_allocation_step(size, index))
         return index
 
     def free(self, index: int) -> None:
@@ -193,19 +193,18 @@ class TraceRecorder:
         """Update ``peak``, and record the allocations and frees of the kernel's workspace.
 
         Workspace is freed when the kernel ends, and is not part of ``live`` and ``peak``. Some kernels allocate
-        it before their outputs: its steps are then inserted before those of the outputs.
+        workspace before their outputs: its steps are then inserted before those that the kernel has recorded.
         """
         self.peak = max(self.peak, self.live)
-        if sizes := self.workspace.get(node_key(op)):
-            is_first = op.type in PROFILE.workspace_first
-            position = self._kernel_start if is_first else len(self._steps)
-            requests = list(enumerate(sizes, start=len(self._sizes)))
-            self._sizes += sizes
-            self._steps[position:position] = [
-                TraceStep(-(-size // CHUNK), index) for index, size in requests if size
-            ]
-            for index, _ in reversed(requests):
-                self._record_free(index)
+        sizes = self.workspace.get(node_key(op), ())
+        requests = list(enumerate(sizes, start=len(self._sizes)))
+        self._sizes += sizes
+        allocations = [_allocation_step(size, index) for index, size in requests if size]
+        is_first = op.type in PROFILE.workspace_first
+        position = self._kernel_start if is_first else len(self._steps)
+        self._steps[position:position] = allocations
+        for index, _ in reversed(requests):
+            self._record_free(index)
         self._kernel_start = len(self._steps)
 
     def trace(self, outputs: Iterable[int] = ()) -> AllocationTrace:
@@ -216,5 +215,11 @@ class TraceRecorder:
         return AllocationTrace(tuple(self._sizes), tuple(self._steps), len(self._steps) - end)
 
     def _record_free(self, index: int) -> None:
+        """Record the free of an allocation; one of no bytes has no steps."""
         if self._sizes[index]:
             self._steps.append(TraceStep(0, index))
+
+
+def _allocation_step(size: int, index: int) -> TraceStep:
+    """Return the step that allocates ``size`` bytes, in chunks that hold them."""
+    return TraceStep(-(-size // CHUNK), index)

@@ -112,28 +112,26 @@ class Job:
     A thread runs one job at a time.
     """
 
-    def __init__(self, arguments: list[str], content: Json, *, timeout: float) -> None:
+    def __init__(self, function: str, content: Json, *, timeout: float) -> None:
         """Start a job when the earlier one of this thread has ended: two would need the memory of both.
 
         Args:
-            arguments: of Python: `WORKER` and the name of the job. Its folder is appended.
-            content: the JSON object in ``job.json``.
+            function: ``module:function``; the module is imported in the child only.
+            content: the argument of the function, which is written to ``job.json``.
             timeout: seconds that the job may take.
 
         Raises:
             RuntimeUnavailableError: ``job.json`` cannot be written.
         """
-        self._arguments, self._timeout = arguments, timeout
+        self._function, self._timeout = function, timeout
         self._known_outcome: Outcome | None = None
         self._process: Child | ForkedJob | None = None
         if _running.job is not None:
             _running.job.outcome()  # waits for its end; the job keeps its outcome
         text = json.dumps(content)
         self._needs_gpu = CUDA in text  # the provider's name, which the session of the job has
-        # The fork server runs `main` only. CUDA does not work in a fork of a process that has loaded the driver,
-        # so such a job starts a new Python.
-        runs_main = arguments[:-1] == WORKER
-        self._can_fork = runs_main and not self._needs_gpu
+        # CUDA does not work in a fork of a process that has loaded the driver: such a job starts a new Python.
+        self._can_fork = not self._needs_gpu
         self._temporary = tempfile.TemporaryDirectory(prefix="memplan-")
         self._folder = Path(self._temporary.name)
         self._deadline = time.monotonic() + timeout
@@ -185,14 +183,14 @@ class Job:
 
     def _start(self) -> None:
         """Fork a process for the job, or start a new Python if it cannot be forked."""
-        log, arguments = self._folder / "log", [*self._arguments, str(self._folder)]
+        log, arguments = self._folder / "log", [self._function, str(self._folder)]
         # Temporary files that a killed worker leaves behind are removed with the job's folder.
         environment = {**worker_environment(), "TMPDIR": str(self._folder)}
         with deferred():  # a signal must not come between the start and the assignment
             if self._can_fork:
                 request = Request(
                     function=f"{_MODULE}:main",
-                    arguments=arguments[len(WORKER) :],  # those of `main`
+                    arguments=arguments,
                     folder=_current_folder(),
                     log=str(log),
                     environment=environment,
@@ -200,7 +198,7 @@ class Job:
                 self._process = fork_job(request)
             if self._process is None:
                 with log.open("wb") as output:
-                    command = [sys.executable, *arguments]
+                    command = [sys.executable, *WORKER, *arguments]
                     self._process = Child.start(command, environment, output=output)
 
     def _wait(self) -> Outcome:
@@ -242,17 +240,8 @@ def run_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -
 
 
 def start_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
-    """Start a job in a child process; `Job` first waits for the previous job of this thread.
-
-    Args:
-        function: ``module:function``; the module is imported in the child only.
-        content: the argument of the function.
-        timeout: seconds that the job may take.
-
-    Raises:
-        RuntimeUnavailableError: the file of the job cannot be written.
-    """
-    return Job([*WORKER, function], content, timeout=timeout)
+    """Return a new `Job`, which starts at once, with a default timeout."""
+    return Job(function, content, timeout=timeout)
 
 
 def _current_folder() -> str:
