@@ -41,7 +41,7 @@ def placement(job: Json) -> Json:
         profiling = RuntimeSettings(
             session={"enable_profiling": True, "profile_file_prefix": f"{folder}/p"}
         )
-        session = spec.create(profiling)
+        session = spec.updated(profiling).create()
         session.run(None, feed)
         events: Any = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     kernels = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import NCHWC
-from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, RuntimeSettings
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.types import declared_bytes, dtype_name
@@ -109,16 +109,11 @@ def write_offline_graphs(job: Json) -> Json:
     op_types = {node.op_type for node in nodes}
     costly = [fusion for op, fusion in PROFILE.costly_fusions.items() if op in op_types]
     if costly and dump.unfused is not None:
-        session = _with_settings(dump.session, without_fusions(costly))
+        session = dump.session.updated(without_fusions(costly))
         without_costly = replace(dump, session=session)
         dumped[dump.unfused.name] = _write_offline(without_costly, dump.unfused)
     is_blocked = any(node.domain == NCHWC for node in nodes)
     return {"types": dumped, "block": block_size() if is_blocked else 0}
-
-
-def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSpec:
-    """Return a session with further settings on top of its own."""
-    return replace(session, settings=session.settings.updated(settings))
 
 
 def _write_offline(dump: OfflineDump, out: Path) -> Types:
@@ -159,7 +154,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
     # Both sessions name their files after ``out``. In a folder of its own, the first dump is not overwritten.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         unpacked = Path(folder) / out.name
-        write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
+        write_session_graph(dump.session.updated(NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
         types |= _replace_uniform_constants(dump, model, unpacked.parent, types)
@@ -171,7 +166,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
         if not pieces:
             return None
         _overwrite(unpacked, model)
-        packing_session = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
+        packing_session = replace(dump.session, model=unpacked).updated(UNOPTIMIZED)
         write_session_graph(packing_session, out)
     for piece, (whole, columns) in pieces.items():
         if whole in types:

@@ -317,13 +317,9 @@ def _looked_up_rows(loading: SessionLoading, read: WeightRead) -> int | None:
     first_axis = (0,) if shape is None else (0, -len(shape))
     if op.attributes.get("axis", 0) not in first_axis:
         return None  # other axes have a part of each result in every row
-    return _count_elements(loading, op.inputs[1])
-
-
-def _count_elements(loading: SessionLoading, var: VarId) -> int | None:
-    """Return the number of elements of a tensor, None if its size is not known before the run."""
-    size = loading.sizes.get(var)
-    return None if size is None else 8 * size // BITS[loading.program.vars[var].dtype]
+    indices = op.inputs[1]
+    size = loading.sizes.get(indices)  # None: it is not known before the run
+    return None if size is None else 8 * size // BITS[loading.program.vars[indices].dtype]
 
 
 def _parts(load_parts: Mapping[str, int], memory: SimulatedMemory) -> tuple[Part, ...]:

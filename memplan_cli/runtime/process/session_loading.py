@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.process.simulated_memory import MemoryBlock, SimulatedMemory
     from memplan_cli.runtime.profile.packed_weights import WeightRead
 
-
 _STRING_END = 1
 """The byte behind the last one of a ``std::string``."""
 
@@ -90,7 +89,11 @@ class SessionLoading:
 
         Filters are the new weights that nodes in the blocked layout of convolutions (NCHWc) read.
         """
-        new_weights, read_in_blocks = self._new_weights(), self._names_read_in_blocks()
+        variables, new_weights = self.program.vars, self._new_weights()
+        blocked_ops = [op for _, op in walk(self.program.body) if op.domain == NCHWC]
+        read_in_blocks = {
+            variables[var].name for op in blocked_ops for var in op.inputs if var
+        }
         filters = [name for name in new_weights if name in read_in_blocks]
         for name, size in new_weights.items():
             if name not in filters:
@@ -98,9 +101,7 @@ class SessionLoading:
         # The numbers in names of filters show in which order the runtime makes the filters.
         for name in sorted(filters, key=_generated_number):
             self._reorder_filter(name, new_weights[name])
-        weights = {
-            var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
-        }
+        weights = {var.name for var in variables.values() if var.origin is Origin.WEIGHT}
         for name in [name for name in self.heap_weights if name not in weights]:
             self.memory.free(self.heap_weights.pop(name))
 
@@ -135,17 +136,6 @@ class SessionLoading:
             self.memory.touch(text, 0, min(capacity, size))
             self.memory.free(smaller_block)
         return text
-
-    def _names_read_in_blocks(self) -> set[str]:
-        """Return the names of all inputs of nodes in the blocked layout."""
-        variables = self.program.vars
-        return {
-            variables[var].name
-            for _, op in walk(self.program.body)
-            if op.domain == NCHWC
-            for var in op.inputs
-            if var
-        }
 
     def _new_weights(self) -> dict[str, int]:
         """Return the bytes of the weights that optimization makes, by name, in the order of their reads.

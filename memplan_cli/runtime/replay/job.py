@@ -286,9 +286,14 @@ class _Replay:
         if reads_unbindable or writes_unbindable:
             self._run_with_copies(session, inputs, outputs)
         else:
-            # An If may write its outputs while its branch still reads the bytes at their places.
+            # A plan may place an output of an If on tensors that its branch reads. The runtime orders the ops of a
+            # branch itself, and may write the output before they are read.
             is_if = operator(node).runs_one_body
-            late_outputs = self._memory_apart(outputs) if is_if else {}
+            late_outputs = {
+                name: self.new_arena(self.places[name].bytes)
+                for name in outputs
+                if is_if and self._is_placed(name)
+            }
             self._run_bound(session, inputs, outputs, late_outputs)
         for name in filter(self._is_placed, outputs):
             self.in_arenas.add(name)
@@ -330,18 +335,6 @@ class _Replay:
         for name, value in zip(outputs, binding.get_outputs(), strict=True):
             if not self._is_placed(name):
                 self.values[name] = value
-
-    def _memory_apart(self, outputs: Sequence[str]) -> dict[str, ReplayArena]:
-        """Return memory outside of the arenas for the placed outputs of an If.
-
-        A plan may place such an output on tensors that the branch reads, because it is written at the end of
-        the branch. The runtime orders the ops of a branch itself, and may write it while others still read.
-        """
-        return {
-            name: self.new_arena(self.places[name].bytes)
-            for name in outputs
-            if self._is_placed(name)
-        }
 
     def _run_with_copies(
         self,

@@ -112,8 +112,9 @@ class Baseline:
     def run_spec(
         self, model: Path, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
     ) -> RunSpec:
-        """Return a spec to run a model as the baseline ran, with other settings and inputs, without its graph.
+        """Return a spec to run a model on inputs, as often and with the same measurements as the baseline.
 
+        Only the graph that ONNX Runtime makes of the model is not written.
         A file that memplan wrote is opened by `memplan_cli.load`, and the original by ONNX Runtime, as users open
         them. That changes the memory of the process, not the outputs.
         """

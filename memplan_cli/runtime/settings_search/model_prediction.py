@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.workers.spec import RunConditions
 
-
-_OPENED_BY_MEMPLAN = ProcessMeasurements(opened_by_memplan=True)
-
-
 Optimization = Literal["on", "off", "any"]
 """Whether ONNX Runtime optimizes the graph of a file when it loads it; ``any``: as needs less memory."""
 
@@ -127,7 +123,7 @@ def predicted_facts(
         stored_model(weights or path),
         written if choice.settings.is_unoptimized else written_optimized,
         choice.settings,
-        _OPENED_BY_MEMPLAN,
+        ProcessMeasurements(opened_by_memplan=True),
     )
     not_observed = Peaks(None, None)  # nothing is measured
     return RuntimeSummary(

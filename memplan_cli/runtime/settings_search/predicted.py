@@ -340,7 +340,8 @@ def _with_pattern(
         return choice
     settings = choice.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
-    saved_work = PROFILE.arena_call_work * traces.saved_allocations
+    saved_allocations = len(traces.first.sizes) - len(traces.later.sizes)
+    saved_work = PROFILE.arena_call_work * saved_allocations
     if saved_work < _MIN_SAVED_TIME_SHARE * work_of(executed.program, executed.dims):
         return choice
     held_before = choice.predicted.held

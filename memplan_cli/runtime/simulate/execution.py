@@ -99,11 +99,6 @@ class SessionTraces:
         """The traces of the first two runs."""
         return self.first, self.later
 
-    @property
-    def saved_allocations(self) -> int:
-        """The number of allocations that the first run makes and a later run does not."""
-        return len(self.first.sizes) - len(self.later.sizes)
-
 
 def trace_session(model: SimulatedModel, workspace: Workspace) -> SessionTraces:
     """Simulate the first run of a session and a later one; return what each requests of the arena.
@@ -229,7 +224,9 @@ class Frame:
         """Allocate the memory of an output, unless it has memory already or shares that of another value."""
         if not var:  # an optional output that the op does not have
             return
-        self._record_dims(var)
+        written = self._observed_write(var)
+        if written is not None:  # the key stands for its dims
+            self.simulator.keys[var] = written.key
         if var in self.outer_results:
             # The var is written into an output of the control-flow op, which is memory of the outer frame.
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
@@ -306,12 +303,6 @@ class Frame:
             self.simulator.recorder.free(index)
         if self.traced_pattern is not None:
             self.traced_pattern.free(var)
-
-    def _record_dims(self, var: VarId) -> None:
-        """Record the key of the dims that were observed for a variable, for `RunSimulator.pattern_key`."""
-        written = self._observed_write(var)
-        if written is not None:
-            self.simulator.keys[var] = written.key
 
     def _observed_write(self, var: VarId) -> WrittenTensor | None:
         """Return the tensor that the observed run wrote into a variable in the same frame; None if unknown."""

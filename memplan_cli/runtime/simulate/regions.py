@@ -52,7 +52,6 @@ _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHIFT = 1 << 16, 7
 _SHARED_REGION_STEP = 1.005
 """Ratio of one size of a region for several runs to the next."""
 
-
 LARGEST_REGION = 2**31 - CHUNK
 """``initial_chunk_size_bytes`` is a C int."""
 

@@ -100,17 +100,19 @@ class Confirmation:
         and ``notes``.
         """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
-        if self._has_other_outputs and may_be_optimized:
+        is_compared = self._written.known_verdict is None
+        has_other_outputs = is_compared and self.run.verdict.has_other_outputs
+        if has_other_outputs and may_be_optimized:
             self._optimize_for_equal_outputs()
         if self.passed:
             self._optimize_if_slower()
 
     def choose_idle_arena(self, progress: Progress) -> None:
-        """Report a run that releases the arena at its end, if the check asks for that or it costs little.
+        """Compare an arena that is kept between runs with one that is released; set ``idle``, and report the better run.
 
-        By default the arena is released if that frees memory between runs, the highest memory of a run rises
-        by at most 2 %, and a run gets at most 5 % longer. Both ways are timed in turn, in one session. Nothing
-        is run if the check asks to keep the arena, nor by default if the arena is small or not on the CPU.
+        `Check.idle` may ask for one of the two. With ``keep`` nothing is compared. With ``release`` the run that
+        releases the arena is reported, unless that run fails. By default (None) that run is reported if it saves
+        enough and costs little. A small arena, or one that is not on the CPU, is then kept without a comparison.
         """
         asked = self._baseline.check.idle
         is_small = held_without_weights(self.run.record.peaks) < _WORTH_RELEASING
@@ -118,7 +120,7 @@ class Confirmation:
             return
         progress("comparing an arena that is kept between runs with one that is released")
         run = self._releasing_run()
-        if run is None:
+        if run is None:  # it failed
             return
         self.idle = self._idle_decision(run)
         if asked == "release" or (self.idle is not None and self.idle.after_run == "release"):
@@ -145,34 +147,28 @@ class Confirmation:
         return None
 
     def _idle_decision(self, releasing: WrittenRun) -> IdleArena | None:
-        """Return whether to release the arena after each run, with the memory and time of both ways.
+        """Return what the arena does after each run, with the memory and time of both ways.
 
-        ``releasing`` is a run that releases it, the reported run keeps it. The arena is released if the check asks
-        for that or it costs little (`choose_idle_arena`). None if the memory of the processes was not measured.
+        It is released if the check asks for that. By default it is released if that frees at least
+        `_WORTH_RELEASING` bytes between runs, the highest memory of a run rises by at most 2 %, and a run takes at
+        most 5 % longer. ``releasing`` is a run that releases the arena; the reported run keeps it. None if the memory
+        of the processes was not measured.
         """
         check, spec = self._baseline.check, releasing.record.spec
         kept, released = self.run.record.peaks.process, releasing.record.peaks.process
         if kept is None or released is None:
             return None
         time = release_time_ratio(spec.session, spec.inputs[0], check.timeout)
-        is_worth_it = (
-            kept.private - released.private >= _WORTH_RELEASING
-            and released.run <= kept.run * _MAX_RISE
-            and time is not None
-            and not time.is_slower
-        )
-        is_released = check.idle == "release" or is_worth_it
+        saves_enough = kept.private - released.private >= _WORTH_RELEASING
+        is_as_fast = time is not None and not time.is_slower
+        costs_little = released.run <= kept.run * _MAX_RISE and is_as_fast
+        is_released = check.idle == "release" or (saves_enough and costs_little)
         return IdleArena("release" if is_released else "keep", kept, released, time)
 
     def _report_releasing(self, run: WrittenRun) -> None:
         """Report a run that releases the arena, with the verdict of the present one."""
         self.choice = released_between_runs(self.choice)
         self.run = replace(run, verdict=self.run.verdict)
-
-    @property
-    def _has_other_outputs(self) -> bool:
-        """Whether the reported run has other outputs than the baseline; False if they are not compared here."""
-        return self._written.known_verdict is None and self.run.verdict.has_other_outputs
 
     def _verdict_on(self, run: WrittenRun) -> Validation:
         """Return the verdict on a run: its own, unless the verdict was known before."""
@@ -204,14 +200,15 @@ class Confirmation:
         )
 
     def _optimize_if_slower(self) -> None:
-        """Run with the runtime's optimization if runs without it take longer than allowed.
+        """Set ``time``, and replace the reported run by one with optimization if runs take longer than allowed.
 
-        The reported run stays slower than allowed if the model must run without optimization, or if a run with
-        optimization fails, has other outputs, or is as slow. Sets ``time``.
+        The reported run stays if it is optimized already, or must not be. It also stays if the run with
+        optimization fails, has other outputs, or takes longer than allowed too.
         """
-        self.time = self._time_if_suspect(self.run)
+        self.time = self._time_if_suspect(self.run)  # None: not slower, at first sight
+        is_slow = self.time is not None and self.time.is_slower
         must_stay = self.prediction.unoptimized_only or not self.run.is_unoptimized
-        if self.time is None or not self.time.is_slower or must_stay:
+        if not is_slow or must_stay:
             return
         choice = self.prediction.optimized_choice()
         optimized_run = self._run(choice)
@@ -219,7 +216,8 @@ class Confirmation:
         if not has_passed:
             return
         time = self._time_if_suspect(optimized_run)
-        if time is not None and time.is_slower:
+        is_slow_too = time is not None and time.is_slower
+        if is_slow_too:
             return
         self.run, self.choice, self.time = optimized_run, choice, time
         self.notes.append(
@@ -259,12 +257,13 @@ class Confirmation:
     def _graph_of_run(self, record: RunRecord) -> ExecutedGraph:
         """Return the graph that a run wrote, with all that predictions from it need.
 
-        If predictions need an observation (sizes, branches and iteration counts that depend on data), it is
-        that of the run. The run has no observation if node names of the graph are missing or occur twice: then
-        it is that of the original's run. Ops in an order that cannot be predicted are in the recorded order.
+        That is, besides the ops: the sizes, branches and iteration counts that depend on data, as observed in the
+        run, and the recorded order of the ops, if their order cannot be predicted.
         """
         graph = graph_of_run(record, self._baseline.dims)
         if needs_observation(graph) and graph.observed is None:
+            # Node names are missing or occur twice, so nothing was observed in this run. The predicted graph has the
+            # observation of the original's run.
             predicted_graph = self.prediction.executed(self.run.settings)
             graph = replace(graph, observed=predicted_graph.observed)
         if has_unpredictable_order(self.run.settings):
@@ -330,7 +329,9 @@ def confirm_prediction(
     """Choose the settings of a written model, and return the runs that confirm them.
 
     The search ``measured`` runs the model once under each choice, and returns the run with the lowest
-    `measured_cost`, of equal ones the first. Otherwise only the best predicted choice is run.
+    `measured_cost`, of equal ones the first. Any other search runs only the best predicted choice. If this choice
+    does not optimize the graph, and outputs differ or runs are slower than allowed, the model runs once more, with
+    optimization.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
@@ -340,7 +341,7 @@ def confirm_prediction(
         confirmation = Confirmation(prediction, prediction.best_choice())  # runs the model
         confirmation.optimize_if_rejected()
         return confirmation
-    # Choices with and without graph optimization are among them, so no choice is run again with it.
+    # Some of these choices optimize the graph already, so no run is repeated with optimization.
     choices = prediction.choices_to_measure()
     confirmations: list[Confirmation] = []
     for number, choice in enumerate(choices, 1):
@@ -355,8 +356,7 @@ class MeasuredCost(NamedTuple):
     Attributes:
         rank: 0 for settings within the allowed time; 1 for settings with which a run takes over 5 %
             longer than the original's; 2 for settings with which no run passed.
-        amount: at rank 0, observed bytes (`peak_plus_arena`); at rank 1, milliseconds of a run; at
-            rank 2, 0.
+        amount: compared at equal rank, so its unit depends on the rank.
     """
 
     rank: int
@@ -364,7 +364,14 @@ class MeasuredCost(NamedTuple):
 
 
 def measured_cost(confirmation: Confirmation) -> MeasuredCost:
-    """Return the cost of a confirmed choice of settings, whose model may be timed again for it."""
+    """Return the cost of a confirmed choice of settings, by which choices are compared.
+
+    - No run passed: rank 2.
+    - A run takes over 5 % longer than the original's: rank 1, and the milliseconds of a run.
+    - Any other: rank 0, and the observed bytes at the peak and in the arena.
+
+    Both models are timed again if the recorded times do not decide.
+    """
     if not confirmation.passed:
         return MeasuredCost(rank=2, amount=0.0)
     baseline = confirmation.prediction.baseline

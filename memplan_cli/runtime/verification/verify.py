@@ -216,8 +216,10 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
-    if baseline.check.idle == "release":  # the file records such a setting, which is kept
-        confirmation.release_arena()  # replaces the reported run
+    if baseline.check.idle == "release":
+        # The settings recorded in the file release the arena after each run. The new settings do so too, under
+        # which the model is run once more: that run is reported.
+        confirmation.release_arena()
     run = confirmation.run
     # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
     # under the confirmed settings.

@@ -29,7 +29,6 @@ from memplan_cli.runtime.workers.process_memory import SessionMeter
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_graph import write_light_graph
 from memplan_cli.runtime.workers.session_profile import (
-    arena_bytes_by_run,
     arena_peaks,
     kernels_by_run,
     read_profile,
@@ -37,6 +36,8 @@ from memplan_cli.runtime.workers.session_profile import (
 from memplan_cli.runtime.workers.spec import RunSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan_cli.core.json_types import Json
     from memplan_cli.runtime.workers.inputs import Feed
     from memplan_cli.runtime.workers.session_profile import Kernel
@@ -69,10 +70,6 @@ class RunTimes:
     elapsed: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
 
-    def without_first(self) -> RunTimes:
-        """Return the times without those of the first run, which grows the arena."""
-        return RunTimes(self.elapsed[1:], self.processor[1:])
-
 
 def run(job: Json) -> Json:
     """Job: run a model as a `RunSpec` says. All sessions are gone when this returns.
@@ -96,7 +93,9 @@ def run(job: Json) -> Json:
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
     # The sessions below write neither a profile nor statistics.
-    times, types = model_run.times.without_first(), None
+    all_times, types = model_run.times, None
+    # Without the first run, which grows the arena.
+    times = RunTimes(all_times.elapsed[1:], all_times.processor[1:])
     if not model_run.has_stopped_at_difference:
         model_run.run_other_input_sets()
         if spec.collects("time"):
@@ -156,9 +155,10 @@ class _ModelRun:
         # Draw before the meter starts, so that the inputs do not count as memory of the session.
         first_feed = spec.inputs[0].draw()
         meter = SessionMeter.start(spec.session) if spec.collects("process") else None
-        session = spec.session.create(
-            _profiling_settings(self.folder) if spec.is_profiled else None
-        )
+        session_spec = spec.session
+        if spec.is_profiled:
+            session_spec = session_spec.updated(_profiling_settings(self.folder))
+        session = session_spec.create()
         if meter:
             meter.note_loaded()
         all_outputs = [output.name for output in session.get_outputs()]
@@ -266,7 +266,7 @@ class _ModelRun:
         differences: list[Difference] = []
         number = 0  # if there are no runs
         for number in range(1, runs + 1):
-            values = _timed_run(session, self.outputs, feed, options, times)
+            values = _timed_run(session, feed, options, times, self.outputs)
             if meter:
                 meter.note_run()
             if spec.collects("outputs") and number <= spec.compared_runs:
@@ -322,7 +322,7 @@ class _ModelRun:
             self.kernels = [
                 kernels[index] for index in first_run_of_set if index < len(kernels)
             ]
-        return arena_bytes_by_run(runs)
+        return [max((event.held for event in run), default=0) for run in runs]
 
 
 def _result(differences: tuple[Difference, ...], failure: str) -> Json:
@@ -359,12 +359,12 @@ def _workspace_by_node(statistics: Path) -> dict[str, int]:
 
 def _timed_run(
     session: Any,  # noqa: ANN401 - ONNX Runtime has no types
-    outputs: list[str],
     feed: Feed,
     options: Any,  # noqa: ANN401
     times: RunTimes,
+    outputs: Sequence[str] = (),
 ) -> list[Any]:
-    """Run a session once, append to ``times``, and return the outputs; no names mean all outputs."""
+    """Run a session once, append its time to ``times``, and return the outputs named, or all if none is named."""
     elapsed_start, processor_start = time.perf_counter(), time.process_time()
     values = run_session(session, outputs or None, feed, options)
     times.elapsed.append(1000 * (time.perf_counter() - elapsed_start))
@@ -381,9 +381,9 @@ def _time_runs(spec: RunSpec) -> RunTimes:
     options = run_options(spec.session.settings)
     times = RunTimes()
     for _ in range(_WARM_UP_RUNS):
-        _timed_run(session, [], feed, options, RunTimes())
+        _timed_run(session, feed, options, RunTimes())  # this time is not kept
     while len(times.elapsed) < _MIN_TIMED_RUNS or (
         sum(times.elapsed) < _MIN_TIMED_MILLISECONDS and len(times.elapsed) < _MAX_TIMED_RUNS
     ):
-        _timed_run(session, [], feed, options, times)
+        _timed_run(session, feed, options, times)
     return times

@@ -85,7 +85,7 @@ def _resident_by_psutil() -> Resident | None:
             highest *= 1 if sys.platform == "darwin" else 1024
     except (psutil.Error, OSError, AttributeError):
         return None
-    # An approximation: pages of no other process belong to no file, all others to files.
+    # An approximation: pages that only this process has count as anonymous, shared ones as pages of files.
     return Resident(
         highest=max(highest, now), now=now, anonymous=unique, file=max(now - unique, 0)
     )
@@ -383,27 +383,27 @@ class SessionMeter:
         are resident anyway; only the rest makes the process larger.
 
         Args:
-            held: bytes that the arena held after each run, as the profile says; empty without a profile.
+            held: bytes that the arena held after each run, which tell its growth from that of the profile. Empty
+                without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
         total = bytes_beyond(self.before, self._loaded, last, device)
         if total is None or self.before is None or not self._after_runs:
             return total
-        bytes_of_a_run = self._profile_bytes_of_a_run(held)
+        events_of_a_run = self._profile_bytes_of_a_run(held)
         # The bytes by which the profile has made the process larger, after each run.
         profile_bytes = [
-            max(runs * bytes_of_a_run - self._hole_bytes, 0)
+            max(runs * events_of_a_run - self._hole_bytes, 0)
             for runs in range(1, len(self._highest) + 1)
         ]
-        peak = max(
+        peak = max(  # of the whole process, without the profile
             size - profile for size, profile in zip(self._highest, profile_bytes, strict=True)
         )
         return ProcessBytes(
-            load=total.load,
-            # The peak of a process includes that of its load.
-            run=max(peak - self.before.now, total.load),
-            private=max(total.private - profile_bytes[-1], 0),
+            load=total.load,  # there was no profile yet
+            run=max(peak - self.before.now, total.load),  # a peak includes that of the load
+            private=max(total.private - profile_bytes[-1], 0),  # read after the last run
             file=total.file,
             device=device,
         )

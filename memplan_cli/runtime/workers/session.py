@@ -159,7 +159,10 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
 
 
 def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Create an ``InferenceSession``, whichever provider it is then on."""
+    """Create an ``InferenceSession``, which may lie on the CPU instead: the caller has to check its provider.
+
+    An arena in the settings is registered for the whole process.
+    """
     import onnxruntime as ort
 
     options = session_options(settings)
@@ -169,7 +172,7 @@ def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     providers = [(provider, provider_options(settings.provider))]
     source = model if isinstance(model, bytes) else str(model)
     with options_of_file_ignored():
-        # Without the last argument, Python prints an error of the provider, and takes the CPU.
+        # With its fallback, ONNX Runtime prints an error of the provider, and creates the session on the CPU.
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
 
 

@@ -38,19 +38,7 @@ def write_session_graph(spec: SessionSpec, out: Path) -> None:
     too. ONNX Runtime may leave the input of a weight that it removes: callers would have to feed it. Such
     inputs are removed.
     """
-    session = spec.create(_writes_graph_to(out))
-    graph = load_model(out)
-    known = {
-        each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())
-    }
-    if any(value.name not in known for value in graph.graph.input):
-        keep(graph.graph.input, lambda value: value.name in known)
-        out.write_bytes(graph.SerializeToString())
-
-
-def _writes_graph_to(out: Path) -> RuntimeSettings:
-    """Return settings with which a session writes its graph to a file, see `write_session_graph`."""
-    return RuntimeSettings(
+    writing = RuntimeSettings(
         session={"optimized_model_filepath": str(out)},
         session_config={
             "session.optimized_model_external_initializers_file_name": f"{out.name}.data",
@@ -59,6 +47,14 @@ def _writes_graph_to(out: Path) -> RuntimeSettings:
             ),
         },
     )
+    session = spec.updated(writing).create()
+    graph = load_model(out)
+    known = {
+        each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())
+    }
+    if any(value.name not in known for value in graph.graph.input):
+        keep(graph.graph.input, lambda value: value.name in known)
+        out.write_bytes(graph.SerializeToString())
 
 
 def graph_settings(settings: RuntimeSettings) -> RuntimeSettings:
@@ -73,7 +69,7 @@ def write_light_graph(spec: SessionSpec, out: Path) -> Types:
     """Write the graph that a session would run, without large weights; return its `inferred_types`.
 
     The weights are written to the null device, where there is one: a copy of them would take
-    time and their size on disk.
+    time and their size on disk. They are not packed, because packed copies do not change the graph.
 
     Only the `graph_settings` of the session are used.
     """
@@ -81,8 +77,10 @@ def write_light_graph(spec: SessionSpec, out: Path) -> Types:
     with suppress(OSError, NotImplementedError):
         weights.symlink_to(os.devnull)
     settings = graph_settings(spec.settings).updated(NOT_PACKED)
-    write_session_graph(replace(spec, settings=settings), out)
-    weights.unlink(missing_ok=True)
+    try:
+        write_session_graph(replace(spec, settings=settings), out)
+    finally:
+        weights.unlink(missing_ok=True)
     return inferred_types(out, spec.provider)
 
 

@@ -81,7 +81,8 @@ def read_profile(events: Sequence[Json], provider: str = CPU) -> Runs:
             _node_event(event)
             for event in events
             if event.get("cat") == "Node"
-            and _has_counters(event)
+            and event["name"].endswith(_KERNEL_SUFFIX)
+            and "mem_bytes_requested_in_use" in event["args"]  # a counter of the arena
             and event["args"].get("provider", provider) == provider
         ),
         key=lambda event: (event.start, -event.end),
@@ -91,16 +92,6 @@ def read_profile(events: Sequence[Json], provider: str = CPU) -> Runs:
         tuple(event for event in nodes if start <= event.start < next_start)
         for start, next_start in pairwise([*run_starts, _END_OF_TIME])
     )
-
-
-def arena_bytes_by_run(runs: Runs) -> list[int]:
-    """Return the bytes that the arena holds from the system at the end of each run."""
-    return [max((event.held for event in run), default=0) for run in runs]
-
-
-def _has_counters(event: Json) -> bool:
-    is_kernel = event["name"].endswith(_KERNEL_SUFFIX)
-    return is_kernel and "mem_bytes_requested_in_use" in event["args"]
 
 
 def _node_event(event: Json) -> NodeEvent:
@@ -122,8 +113,11 @@ def _node_event(event: Json) -> NodeEvent:
 def arena_peaks(runs: Runs) -> Peaks:
     """Return the peaks of the arena over some runs; figures without events are None.
 
-    The first run grows the arena, later ones are steady. Bytes requested before the first kernel of
-    the first run count as weights. Peaks of tensors leave them out; ``held`` includes them.
+    - ``weights``: bytes requested before the first kernel of the first run.
+    - ``first_run_peak``: the most bytes requested at the end of a kernel of the first run, without weights.
+    - ``steady_peak``: the same of all later runs.
+    - ``held``: the most bytes that the arena held from the system, for weights too.
+    - ``scratch``: how much the workspace of kernels raised the most bytes in use.
     """
     if not runs or not runs[0]:  # there is no arena, so no run has events
         return Peaks(first_run_peak=None, steady_peak=None)
@@ -131,8 +125,7 @@ def arena_peaks(runs: Runs) -> Peaks:
     weights = first[0].requested_before
     events = [event for run in runs for event in run]
     steady = [event.requested for run in later for event in run]
-    # A kernel frees its workspace before it ends. `in_use`, at the end, leaves workspace out; `high`, the
-    # most bytes in use so far, has it. So scratch is by how much workspace raises the highest use.
+    # A kernel frees its workspace before it ends, so `in_use` leaves workspace out, and `high` includes it.
     highest_in_use = max(event.in_use for event in events)
     return Peaks(
         first_run_peak=max(event.requested for event in first) - weights,

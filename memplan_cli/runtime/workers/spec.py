@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - read from JSON by its type
 from typing import TYPE_CHECKING, Any, Literal
@@ -68,14 +67,18 @@ class SessionSpec:
         """Return the session in a worker's job."""
         return from_json(cls, job["session"], "the job")
 
+    def updated(self, settings: RuntimeSettings) -> SessionSpec:
+        """Return this session with further settings on top of its own."""
+        return replace(self, settings=self.settings.updated(settings))
+
     def deterministic(self) -> SessionSpec:
         """Return this session with the settings that make its provider deterministic."""
         from memplan_cli.runtime.workers.session import deterministic
 
-        return replace(self, settings=self.settings.updated(deterministic(self.provider)))
+        return self.updated(deterministic(self.provider))
 
-    def create(self, more_settings: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-        """Create and return the session, with further settings on top; in a worker process only.
+    def create(self) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        """Create and return the session; in a worker process only.
 
         Raises:
             RuntimeUnavailableError: the session is not on the provider asked for.
@@ -83,15 +86,16 @@ class SessionSpec:
         from memplan_cli.loading.heap import release_after_loading
         from memplan_cli.runtime.workers.session import make_session
 
-        settings = self.settings.updated(more_settings) if more_settings else self.settings
+        settings = self.settings
         if self.weights_folder is not None:
             location = {_WEIGHTS_FOLDER: str(self.weights_folder)}
             settings = settings.updated(RuntimeSettings(session_config=location))
             # ONNX Runtime reads this setting only for a model that is passed as bytes. The memory of such a session
             # is never measured, so no free memory is released after loading.
             return make_session(self.model.read_bytes(), settings, self.provider)
-        run_config = settings.run_config
-        with release_after_loading(run_config) if self.opened_by_memplan else nullcontext():
+        if not self.opened_by_memplan:
+            return make_session(self.model, settings, self.provider)
+        with release_after_loading(settings.run_config):  # as `memplan_cli.load` does
             return make_session(self.model, settings, self.provider)
 
 

@@ -290,13 +290,10 @@ def _failure(error: Exception) -> Json:
         reason = error.message
     else:
         message = " ".join(f"{type(error).__name__}: {error}".split())
-        reason = _NAME_LIST.sub(_shorten_names, message)[:_MAX_MESSAGE]
+        reason = _NAME_LIST.sub(
+            lambda names: f"[{names[1]} and {names[2].count(', ')} more]", message
+        )[:_MAX_MESSAGE]
     return {"how": "error", "result": {}, "reason": reason}
-
-
-def _shorten_names(names: re.Match[str]) -> str:
-    """Return the first of the names that `_NAME_LIST` matched, and how many follow."""
-    return f"[{names[1]} and {names[2].count(', ')} more]"
 
 
 if __name__ == "__main__":
