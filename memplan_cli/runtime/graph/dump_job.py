@@ -202,8 +202,8 @@ def _replace_uniform_constants(
 def _bytes_in_subgraphs(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes of values in subgraphs, by name, as `cut_columns` needs them.
 
-    It needs none, and the result is empty, if no matrix product in a subgraph has a large operand.
-    Reading the program is slow. Of values with the same name in several subgraphs, the largest counts.
+    Of values with the same name in several subgraphs, the largest counts. The result is empty if no matrix product
+    in a subgraph has a large operand: `cut_columns` needs no bytes then, and reading the program is slow.
     """
     if not reads_large_inside(model):
         return {}

@@ -269,10 +269,10 @@ class Prediction:
         workspace = {**totals_by_rule(executed.program, executed.dims), **(measured or {})}
         written = self.written
         base = settings_for_sizes(written.unoptimized_settings, self.baseline.binding.assumed)
-        # Optimization would undo the plan of a file only if copies of nodes or chunks keep its live tensors within a
+        # A plan that optimization would undo usually has copies of nodes or chunks, which keep live tensors within a
         # budget. A session with a memory pattern holds one block for all tensors of a run, which may be larger than
-        # the budget (docs/decisions/0042-memory-pattern.md), so the pattern is switched off. Of files that ONNX
-        # Runtime optimized before, the flag does not tell whether they have copies or chunks.
+        # the budget (docs/decisions/0042-memory-pattern.md), so the pattern is switched off. The flag is set for all
+        # graphs that ONNX Runtime optimized before, so it does not tell whether they have copies or chunks.
         keeps_budget = written.spoiled_by_optimization and not written.optimized_offline
         if keeps_budget:
             base = without_pattern(base)
