@@ -39,7 +39,7 @@ def test_pieces_of_rows_are_cut_again_by_heads_where_that_is_less_work() -> None
     nested = result.best
     assert nested.added_work < flat.added_work
     assert nested.peak <= max(flat.peak, share * result.before)
-    assert nested.peak == live_peak(nested.chunked.program, nested.sizes)
+    assert nested.peak == live_peak(nested.chunked.program, nested.state.sizes)
     again = [each for each in nested.choices if each.region.seed.endswith("__chunk1")]
     assert any(each.region.axis == 1 for each in again)
     written, program = chunked_model(model, nested.chunked.program, nested.chunked.constants)

@@ -240,3 +240,19 @@ def test_any_region_in_any_number_of_pieces_gives_the_same_bits(data: st.DataObj
         written, _ = chunked_model(model, chunked.program, chunked.constants)
         onnx.checker.check_model(written, full_check=True)
         assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_the_target_shape_of_an_expand_is_not_sliced() -> None:
+    model = parse("""g (float[1,32,1] x) => (float[64,32,3] y) <int64[3] shape = {64, 32, 3}> {
+        a = Relu (x)
+        b = Expand (a, shape)
+        y = Neg (b)
+    }""")
+    graph = graph_of(model)
+    regions = list(regions_from(graph, VarId("b"), axis=2))
+    assert regions
+    for region in regions:
+        chunked = rewrite_in_chunks(graph, [(region, 3)])
+        assert chunked is not None
+        slices = [op for op in chunked.program.body.ops if op.type == "Slice"]
+        assert not any("shape" in op.inputs for op in slices)

@@ -48,7 +48,7 @@ def test_a_budget_is_met_on_attention_and_the_bits_stay(share: float) -> None:
     result = searched(model, share)
     best = result.best
     assert best.peak <= share * result.before
-    assert best.peak == live_peak(best.chunked.program, best.sizes)
+    assert best.peak == live_peak(best.chunked.program, best.state.sizes)
     written, _ = chunked_model(model, best.chunked.program, best.chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 

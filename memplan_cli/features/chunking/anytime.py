@@ -1,10 +1,5 @@
 """An anytime search: a first plan early, and better ones until nothing is gained or a limit is reached.
 
-1. Regions are cut along one axis (`stage.descend`): for a budget at once, and by way of laxer budgets
-   if that misses it.
-2. If that misses the goal, products get copies of their inputs (`columns`).
-3. If the best plan so far misses the goal or is slow, its chunks are cut again (`nested`).
-
 The goal is a budget, or without one the least memory in a run that is not too slow. Whatever
 ends the search, its result is the best plan found until then.
 """
@@ -32,7 +27,6 @@ _OPS_PER_OP, _MIN_OPS = 400, 300_000
 """Ops that a search without a time limit may write for each op of a program, and at least.
 
 A processor writes and measures about 28,000 ops per second: 14 s for a program of 1,000 ops."""
-
 
 _BYTES_PER_OP = 5_000
 """Private bytes that a session of ONNX Runtime holds for each op, whether it runs or not.
@@ -71,9 +65,10 @@ def search(
 ) -> SearchResult:
     """Return the plans with regions in chunks that were found, and the one nearest to a goal.
 
-    Up to four searches run, until a plan is within the budget: in one step to the budget, in several
-    steps, in several steps with copies of ops, and with chunks that are cut again. The last one also
-    runs if the best plan is within the budget but slow. Without a budget the first is left out.
+    Up to four searches run, each only if no plan is within the budget yet: straight to the budget; in
+    several steps; in several steps, with copies of ops (`columns`); and with the chunks of the plan of
+    the least memory cut again (`nested`). The last one also runs if all plans within the budget are
+    slow. Without a budget, the first search is left out.
 
     Args:
         graph: the program without chunks.
@@ -86,29 +81,30 @@ def search(
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
     original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
+    programs_without_chunks = [original]
     if max_bytes is not None:
         finder.search(original, first_target=max_bytes)
-    if not finder.is_met:
+    if not finder.has_plan_within_budget:
         finder.search(original)
-    programs = [original]
-    if not finder.is_met:
-        large_bytes = finder.least.peak if max_bytes is None else max_bytes
-        copies = stage_with_copies(original, large_bytes)
-        if copies is not None:
-            programs.append(copies)
-            finder.search(copies)
-    if not finder.is_met_in_time:
-        least = finder.least
-        # Chunks that are cut again may need no more memory than the plan so far, with less work.
-        first_target = max(max_bytes or 0, least.peak)
-        for stage in stages_of_fewer_chunks(least, finder.limit):
-            finder.search(stage, first_target)
+    if not finder.has_plan_within_budget:
+        goal = finder.lowest_plan.peak if max_bytes is None else max_bytes
+        with_copies = stage_with_copies(original, goal)
+        if with_copies is not None:
+            programs_without_chunks.append(with_copies)
+            finder.search(with_copies)
+    if not finder.has_fast_plan_within_budget:
+        # The plan with the least memory has the most chunks. Cut in another way, they may need
+        # as little memory with less work, so the first target is its peak.
+        lowest_plan = finder.lowest_plan
+        first_target = max(max_bytes or 0, lowest_plan.peak)
+        for with_fewer_chunks in stages_of_fewer_chunks(lowest_plan, finder.limit):
+            finder.search(with_fewer_chunks, first_target)
     bounds = (
         lower_bound(stage.graph, stage.planned_vars.sizes, stage.planned_vars.aliasing)
-        for stage in programs
+        for stage in programs_without_chunks
     )
     return SearchResult(
-        best=finder.best,
+        best=finder.best_plan,
         curve=tuple(_front(finder.plans)),
         before=before,
         budget=max_bytes,
@@ -133,24 +129,23 @@ class _Finder:
         self.ended_early = False
 
     @property
-    def is_met(self) -> bool:
-        """Whether a plan is within the budget; never without one, as less memory is always better."""
-        return self.max_bytes is not None and any(
-            plan.peak <= self.max_bytes for plan in self.plans
-        )
+    def has_plan_within_budget(self) -> bool:
+        """Whether a plan is within the budget; False without a budget, as less memory is always better."""
+        budget = self.max_bytes
+        return budget is not None and any(plan.peak <= budget for plan in self.plans)
 
     @property
-    def is_met_in_time(self) -> bool:
-        """Whether a plan is within the budget, and the fastest such plan is fast enough."""
-        return self.is_met and self.best.time <= SLOWEST
+    def has_fast_plan_within_budget(self) -> bool:
+        """Whether a plan is within the budget and takes at most `SLOWEST` times as long."""
+        return self.has_plan_within_budget and self.best_plan.time <= SLOWEST
 
     @property
-    def least(self) -> ChunkPlan:
+    def lowest_plan(self) -> ChunkPlan:
         """The plan with the least memory."""
         return min(self.plans, key=lambda plan: (plan.peak, plan.time))
 
     @property
-    def best(self) -> ChunkPlan:
+    def best_plan(self) -> ChunkPlan:
         """The plan that comes nearest to the goal.
 
         With a budget: the fastest plan within it, or the one with the least memory if none is within it.

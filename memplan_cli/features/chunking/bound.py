@@ -23,6 +23,7 @@ whole.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import operator
@@ -68,11 +69,14 @@ class _Read(NamedTuple):
 
 
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
-    """Return the need with the fewest bytes with which all ops have a way and all neighbors agree.
+    """Return the need whose bytes are a lower bound of the live peak, whatever regions are chosen.
 
-    No choice of regions has a lower live peak. It is the need of the graph's outputs if that is larger.
-    Only ``planned`` vars count. Ops with subgraphs need nothing here: which tensors live while a subgraph
-    runs is not known.
+    An op is computed in one of its ways: whole, or in chunks along one of its splits. A way has a need,
+    and so has the join of a tensor that is made in slices and read otherwise. The bound is the smallest
+    limit with which each op has a way such that all ways, and the joins between them, are within the
+    limit. It is the need of the graph's outputs if that is larger.
+
+    Only ``planned`` vars count.
     """
     needs = _Needs(graph, planned, aliasing)
     ways = [needs.ways(index) for index in range(len(graph.ops))]
@@ -80,45 +84,45 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
         var: needs.of_join((var,), graph.ops[producer].label)
         for var, producer in graph.dataflow.producer.items()
     }
+    # Without any joins, each op could be computed in its cheapest way.
+    cheapest = [
+        min((way.need for way in of_op), key=lambda need: (need.bytes, len(need.tensors)))
+        for of_op in ways
+    ]
     outputs = needs.of_tensors(graph.program.body.outputs, "")
-    alone = max(
-        (outputs, *(min((way.need for way in of_op), key=_cost) for of_op in ways)),
-        key=lambda need: need.bytes,
-    )
+    without_joins = max((outputs, *cheapest), key=lambda need: need.bytes)
     all_needs = [*(way.need for of_op in ways for way in of_op), *joins.values()]
-    limits = sorted({alone.bytes, *(n.bytes for n in all_needs if n.bytes > alone.bytes)})
-    # The bound is the lowest limit with which every op has a way; the largest limit always is enough.
-    op_without_way: int | None = None
-    low, high = 0, len(limits) - 1
-    while low < high:
-        middle = (low + high) // 2
-        failed = _op_without_way(graph, ways, joins, limits[middle])
-        if failed is None:
-            high = middle
-        else:
-            op_without_way, low = failed, middle + 1
-    if op_without_way is None:
-        return alone
-    # A need of exactly the bound explains it, best one of the op that had no way with less.
-    op = graph.ops[op_without_way]
-    own_joins = (joins[var] for var in (*op.inputs, *op.outputs) if var in joins)
-    own_needs = (way.need for way in ways[op_without_way])
+    larger = {need.bytes for need in all_needs if need.bytes > without_joins.bytes}
+    limits = [without_joins.bytes, *sorted(larger)]
+    bound_index = bisect_left(
+        limits,
+        x=True,
+        hi=len(limits) - 1,  # the largest limit is enough for all needs
+        key=lambda limit: not _ops_without_way(graph, ways, joins, limit),
+    )
+    if bound_index == 0:
+        return without_joins
+    # A need of exactly the bound explains it, best one of an op that has no way with less.
+    stuck_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
+    op = graph.ops[stuck_op]
+    own_needs = [way.need for way in ways[stuck_op]]
+    own_joins = [joins[var] for var in (*op.inputs, *op.outputs) if var in joins]
     candidates = (*own_needs, *own_joins, *all_needs)
-    return next(need for need in candidates if need.bytes == limits[low])
+    return next(need for need in candidates if need.bytes == limits[bound_index])
 
 
-def _op_without_way(
+def _ops_without_way(
     graph: Graph,
     ways: Sequence[Sequence[_Way]],
     joins: Mapping[VarId, Need],
     limit: int,
-) -> int | None:
-    """Return an op that has no way within ``limit`` bytes to which its neighbors agree; None: there is none.
+) -> list[int]:
+    """Return the ops that can be computed neither whole nor along a split within ``limit`` bytes.
 
-    A tensor whose join needs more has to be read in the slices in which it is made. Ways to which no
-    way of a neighbor agrees are dropped, until nothing changes (arc consistency), in passes from the first
-    read to the last and back, as a dropped way may end those before or behind it. ``ways`` are those of each
-    op, ``joins`` the need of joining the slices of each tensor.
+    First, of the ``ways`` of each op, those that need more are dropped. A tensor whose join needs more
+    (``joins``) has to be read in the slices in which it is made. So a way to make or read such a tensor is
+    dropped if it agrees with no way of the op at the other end, until nothing changes (arc consistency).
+    Reads are visited forwards and backwards, as a dropped way may end those before or behind it.
     """
     remaining = [[way for way in of_op if way.need.bytes <= limit] for of_op in ways]
     reads = [
@@ -132,17 +136,19 @@ def _op_without_way(
         is_changed = False
         for read in (*reads, *reversed(reads)):
             made_ways, read_ways = remaining[read.producer], remaining[read.reader]
-            agreed = [
-                (made, taken)
+            remaining[read.producer] = [
+                made
                 for made in made_ways
-                for taken in read_ways
-                if _agree(graph, read, made, taken)
+                if any(_agree(graph, read, made, taken) for taken in read_ways)
             ]
-            remaining[read.producer] = [w for w in made_ways if any(w is m for m, _ in agreed)]
-            remaining[read.reader] = [w for w in read_ways if any(w is t for _, t in agreed)]
+            remaining[read.reader] = [
+                taken
+                for taken in read_ways
+                if any(_agree(graph, read, made, taken) for made in made_ways)
+            ]
             is_changed |= len(remaining[read.producer]) < len(made_ways)
             is_changed |= len(remaining[read.reader]) < len(read_ways)
-    return next((index for index, of_op in enumerate(remaining) if not of_op), None)
+    return [index for index, of_op in enumerate(remaining) if not of_op]
 
 
 def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
@@ -159,11 +165,6 @@ def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
     )
 
 
-def _cost(need: Need) -> tuple[int, int]:
-    """Return what needs are compared by: fewer bytes, then fewer tensors."""
-    return need.bytes, len(need.tensors)
-
-
 class _Needs:
     """Computes which whole tensors are live at once while an op runs.
 
@@ -176,9 +177,10 @@ class _Needs:
         self._graph, self._planned, self._aliasing = graph, planned, aliasing
 
     def ways(self, index: int) -> list[_Way]:
-        """Return the ways to compute an op."""
+        """Return the ways to compute an op: whole, and in chunks along each of its splits."""
         op = self._graph.ops[index]
         if op.bodies:
+            # What is live while a subgraph runs is not known, so only 0 is surely a lower bound.
             return [_Way(Need(0, op.label, {}), None)]
         whole = self.of_tensors((*op.inputs, *op.outputs), op.label)
         whole = whole._replace(bytes=whole.bytes - self._overwritten_bytes(op))
@@ -191,13 +193,13 @@ class _Needs:
     def _of_split(self, op: Op, split: Split) -> Need:
         """Return a lower bound of the whole tensors that are live while an op runs in chunks.
 
-        It is the larger one of these needs; slices are not counted:
+        It is the largest of three needs; slices are not counted:
 
         - first chunk: the inputs that every chunk reads whole, and those that their producer cannot
           make in slices. Such an input is whole at first; later it may be cut, and freed by slices.
         - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
           cannot read in slices. All slices of such an output exist by then.
-        - after it: these outputs, of which one is whole and still there in slices (`of_join`).
+        - Concat behind it: all these outputs, and once more the one whose slices it joins (`of_join`).
         """
         reads = [read for read in zip(op.inputs, split.inputs, strict=True) if read[0]]
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
@@ -215,8 +217,8 @@ class _Needs:
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # The first output may be written over an input, and then both are counted once. If that
-            # input is not counted above, too much is subtracted: the bound is lower than it could be.
+            # Only the first output may lie in the memory of an input: then their bytes are counted
+            # once. Too much is subtracted if that input is not in the sum, but the bound stays one.
             last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         join_need = self.of_join(unsliceable_outputs, op.label)
         return max(first_need, last_need, join_need, key=lambda need: need.bytes)
@@ -224,8 +226,9 @@ class _Needs:
     def of_join(self, joined: Sequence[VarId], label: str) -> Need:
         """Return the need of the Concat that joins the slices of outputs, one output after the other.
 
-        A Concat copies: its result is live beside the slices. Each output lives once, in slices or
-        whole, and one of them lives twice; the smallest, as the order of the joins is not known.
+        While the first output is joined, all others are there in slices, and the first one is there twice,
+        as a Concat copies. Which output is the first is not known. So the smallest is counted twice, for a
+        lower bound.
         """
         need = self.of_tensors(joined, label)
         if not need.tensors:

@@ -51,12 +51,7 @@ _SUFFIX = "__columns"
 
 
 def stage_with_copies(stage: Stage, budget: int) -> Stage | None:
-    """Return a program that computes some tensors twice; None if that makes no further chunks possible.
-
-    If two matrix products read a tensor along different axes, one gets a copy of it, computed by
-    ops of its own. These ops and the product can then be in chunks along the other axis (see the
-    module).
-    """
+    """Return the program of `copy_for_products` as the next stage; None if nothing is copied."""
     copied = copy_for_products(stage.graph, budget)
     if copied is None:
         return None
@@ -103,8 +98,8 @@ class _Chain:
     """The ops that compute a large input of a matrix product from small tensors.
 
     Attributes:
-        product: the index of the product.
-        var: its large input, which the last op of the chain makes.
+        product: the index of the matrix product, which is no op of the chain.
+        result: its large input, which the last op of the chain makes.
         axes: each tensor that the chain computes, with the axis along which chunks of the product
         need it sliced.
         ops: the indices of the ops, in order.
@@ -112,7 +107,7 @@ class _Chain:
     """
 
     product: int
-    var: VarId
+    result: VarId
     axes: Mapping[VarId, int]
     ops: tuple[int, ...]
     has_log_softmax: bool
@@ -146,11 +141,13 @@ def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
 
 
 def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain]:
-    """Yield for each large input of a matrix product the chain of ops that compute it.
+    """Yield for each large input of a matrix product the chain of ops that compute the input.
 
-    Nothing is yielded for other ops. An input is large if it exceeds ``budget`` bytes divided by
-    `_BUDGET_DIVISOR`; a smaller one can stay whole. Only chunks of rows and of columns need copies:
-    in chunks of batches, two products can read the same tensor.
+    A copy of the chain could be in chunks together with the product. Nothing is yielded for other ops.
+
+    An input is large if it exceeds ``budget`` bytes divided by `_BUDGET_DIVISOR`; a smaller one can stay
+    whole. Only chunks of rows and of columns count: two products that read a tensor along different
+    axes can still be in chunks of batches together, without any copy.
     """
     op = graph.ops[index]
     if operator(op).family is not Family.MATRIX_PRODUCT:
@@ -194,7 +191,7 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> _Chain | None:
     if not axes:  # no op makes the product's input
         return None
     has_log_softmax = any(
-        _is_log_softmax(graph.node(producer[tensor]), tensor_axis)
+        _is_log_softmax(graph.node_with_shapes(producer[tensor]), tensor_axis)
         for tensor, tensor_axis in axes.items()
     )
     ops = sorted({producer[tensor] for tensor in axes})
@@ -218,10 +215,8 @@ def _sliced_inputs(
     op, node = graph.ops[index], graph.node(index)
     if node is None or graph.program.vars[output].dtype != "float32":
         return None
-    if _is_log_softmax(node, axis):
-        return [(op.inputs[0], axis)]
-    if _adds_one_element_per_row(graph, node, axis):
-        # Indices and updates have one column each: they are read whole.
+    # Indices and updates of the ScatterElements have one column each: they are read whole.
+    if _is_log_softmax(node, axis) or _adds_one_element_per_row(graph, node, axis):
         return [(op.inputs[0], axis)]
     for split in graph.splits(index):
         output_map = graph.output_map(index, split, output)
@@ -231,59 +226,57 @@ def _sliced_inputs(
     return None
 
 
-def _is_log_softmax(node: Node | None, axis: int) -> bool:
+def _is_log_softmax(node: Node, axis: int) -> bool:
     """Whether an op is a LogSoftmax along an axis."""
     return (
-        node is not None
-        and qualified_name(node.op) == "LogSoftmax"
+        qualified_name(node.op) == "LogSoftmax"
         and node.int_attribute("axis", -1) % len(node.output_shape) == axis
     )
 
 
-def _adds_one_element_per_row(graph: Graph, node: Node | None, axis: int) -> bool:
-    """Whether an op is a ScatterElements that adds one element to each row (the last axis).
+def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
+    """Whether an op is a ScatterElements that adds one element to each row, the last axis.
 
-    Its indices must be int64, as the copy compares them with int64 column numbers.
+    The Equal in its copy (`_CopyWriter._scatter_add_ops`) compares the indices with column numbers of
+    int64, so the indices must be int64 too.
     """
-    if node is None:  # a dimension is not a number
+    if qualified_name(node.op) != "ScatterElements":
         return False
-    indices, output = node.input_shape(1) or (), node.output_shape
+    output = node.output_shape
     return (
-        qualified_name(node.op) == "ScatterElements"
-        and graph.program.vars[node.op.inputs[1]].dtype == "int64"
-        and node.string_attribute("reduction", "none") == "add"
+        node.string_attribute("reduction", "none") == "add"
         and node.int_attribute("axis", 0) % len(output) == axis == len(output) - 1
-        and indices == (*output[:-1], 1)
+        and node.required_shape(1) == (*output[:-1], 1)
+        and graph.program.vars[node.op.inputs[1]].dtype == "int64"
     )
 
 
 def _has_conflict(graph: Graph, chain: _Chain) -> bool:
-    """Whether a chain cannot be in chunks together with its product.
+    """Whether a chain cannot be in chunks together with the matrix product that reads its result.
 
-    That is so if the producer or another consumer of some tensor in the chain has no split along
-    the axis on which chunks of the product need the tensor.
+    Chunks of the product need each tensor of the chain along one axis. The conflict is an op without a
+    split along this axis: the one that makes the tensor, or one that reads it beside the product.
     """
-    return any(
-        axis not in graph.output_axes(var)
-        or any(
-            axis not in graph.input_axes(reader, var)
-            for reader in graph.consumers(var)
-            if reader != chain.product
-        )
-        for var, axis in chain.axes.items()
-    )
+    for var, axis in chain.axes.items():
+        if axis not in graph.output_axes(var):
+            return True
+        other_readers = [index for index in graph.consumers(var) if index != chain.product]
+        if any(axis not in graph.input_axes(reader, var) for reader in other_readers):
+            return True
+    return False
 
 
 def _others_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether each consumer of the chain's original result can be in chunks along another axis.
+    """Whether the original chain can be in chunks with each op that still reads its result.
 
-    For that the whole chain must have splits along that axis.
+    Chunks of such an op need the result along another axis than the product that gets the copy. So all
+    ops of the chain must have splits along one of the axes along which the op can be split.
     """
-    own_axis = chain.axes[chain.var]
+    copied_axis = chain.axes[chain.result]
     return all(
         any(
-            _chain(graph, chain.product, chain.var, axis)
-            for axis in sorted(graph.input_axes(reader, chain.var) - {own_axis})
+            _chain(graph, chain.product, chain.result, axis) is not None
+            for axis in sorted(graph.input_axes(reader, chain.result) - {copied_axis})
         )
         for reader in _consumers_of_original(graph, chain)
     )
@@ -297,11 +290,11 @@ def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:
     only, such as the sum over rows for the gradient of a bias. All others read the original, also
     those that cannot be split at all.
     """
-    product_axis = chain.axes[chain.var]
+    product_axis = chain.axes[chain.result]
     return [
         reader
-        for reader in graph.consumers(chain.var)
-        if reader != chain.product and graph.input_axes(reader, chain.var) != {product_axis}
+        for reader in graph.consumers(chain.result)
+        if reader != chain.product and graph.input_axes(reader, chain.result) != {product_axis}
     ]
 
 
@@ -329,7 +322,7 @@ class _CopyWriter:
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
 
     def copy(self, chain: _Chain) -> None:
-        """Add a copy of a chain, which the product of the chain reads instead of the original.
+        """Add a copy of a chain, and let the matrix product ``chain.product`` read the copy's result.
 
         So do the consumers of the chain's result that `_consumers_of_original` does not list. The copy
         is added before the first of these readers. No op of the chain may have been copied before.
@@ -338,7 +331,7 @@ class _CopyWriter:
         original_readers = _consumers_of_original(self._graph, chain)
         copy_readers = [
             reader
-            for reader in self._graph.consumers(chain.var)
+            for reader in self._graph.consumers(chain.result)
             if reader not in original_readers
         ]
         names = {
@@ -351,20 +344,21 @@ class _CopyWriter:
         for index in chain.ops:
             new_ops += self._copy_op(index, chain, names)
         for reader in copy_readers:
-            self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
+            self._renamed_inputs.setdefault(reader, {})[chain.result] = names[chain.result]
 
     def _copy_op(self, index: int, chain: _Chain, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return ops that compute the outputs of an op of a chain once more, in copies of these vars.
+        """Return ops that compute the outputs of an op of a chain once more, in new vars.
 
-        They can be in chunks along the chain's axis of these outputs.
+        The ops can be split along the axis along which the chain's copy will be in chunks. If the original
+        cannot, other ops with the same result take its place.
 
         Args:
             index: the op.
-            chain: it has an axis for each of its vars.
+            chain: the chain, with the axis for each of its vars.
             names: the copy of each var of the chain. Inputs that are not in the chain are read whole, and
                 outputs that are not in it are left out.
         """
-        op, node = self._graph.ops[index], self._graph.node(index)
+        op, node = self._graph.ops[index], self._graph.node_with_shapes(index)
         axis = next(chain.axes[var] for var in op.outputs if var in chain.axes)
         if _is_log_softmax(node, axis):
             # A chunk cannot sum whole rows, but it can subtract statistics of whole rows.
@@ -372,7 +366,6 @@ class _CopyWriter:
         if _adds_one_element_per_row(self._graph, node, axis):
             # A chunk cannot add at an index outside of it, but it can compare its columns with the index.
             return self._scatter_add_ops(op, names)
-        # All other ops of a chain have a split along the axis (`_sliced_inputs`).
         return [
             op._replace(
                 name=self._writer.op_name(f"{op.label}{_SUFFIX}"),
@@ -384,10 +377,10 @@ class _CopyWriter:
     def _log_softmax_ops(
         self, index: int, axis: int, names: Mapping[VarId, VarId]
     ) -> list[Op]:
-        """Return the ops of ``(x - max(x)) + max(log_softmax(x))`` in place of a LogSoftmax.
+        """Return the ops of ``(x - max(x)) + max(log_softmax(x))``, which copy a LogSoftmax.
 
-        The maxima over ``axis`` are computed once, after the original op, and are read whole by
-        all chunks.
+        The original op stays and runs before. Two ReduceMax over ``axis`` are added behind it, of its whole
+        input and output. Chunks of the returned ops read these maxima whole.
         """
         op = self._graph.ops[index]
         data, output = op.inputs[0], op.outputs[0]

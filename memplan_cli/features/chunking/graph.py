@@ -58,7 +58,10 @@ class Graph:
     def of(
         cls, program: Program, context: ModelContext, kept_vars: Collection[VarId] = ()
     ) -> Graph:
-        """Return the graph of a program."""
+        """Return the graph of a program, in which ``kept_vars`` are never made in slices.
+
+        Its outputs, weights, and vars in the blocked channel layout are taken from the program.
+        """
         weights = {var.id for var in program.vars.values() if var.origin is Origin.WEIGHT}
         return cls(
             program,
@@ -95,6 +98,13 @@ class Graph:
             self._nodes[op_index] = node_of(self.ops[op_index], self.program, self.context)
         return self._nodes[op_index]
 
+    def node_with_shapes(self, op_index: int) -> Node:
+        """Return an op whose dimensions are all numbers, as those of every op with splits are."""
+        node = self.node(op_index)
+        if node is None:
+            raise ValueError(f"{self.ops[op_index].label} has dimensions that are not numbers")
+        return node
+
     def splits(self, op_index: int) -> tuple[Split, ...]:
         """Return the ways to compute an op in chunks; empty if it has to stay whole."""
         if op_index not in self._splits:
@@ -112,9 +122,9 @@ class Graph:
     def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
         """Whether a split slices images in the blocked layout only along samples, rows and columns.
 
-        Slices of rows and columns also need channels that fill whole blocks. They are taken of the image
-        as it lies in memory (`ProgramWriter`), with ``C / block`` as a dim: if the last block is not
-        full, the image in memory has more elements than ``[N, C, H, W]``.
+        For slices of rows and columns, the number of channels C must also be a multiple of the block. The
+        image is sliced as ``[N, C / block, H, W, block]`` (`ProgramWriter`). If the last block is not full,
+        the memory holds more elements than this shape.
         """
         op, block = self.ops[op_index], self.context.channel_block
         axis_maps = (

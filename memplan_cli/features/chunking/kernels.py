@@ -121,31 +121,32 @@ def _sums_last_axes(node: Node) -> bool:
 
 
 def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
-    """Whether SGEMM adds the products of a chunk in the same blocks as those of the whole.
+    """Whether SGEMM adds the products of each chunk in the same blocks as those of the whole op.
 
-    The length of the blocks depends on the number of columns, so only these splits can change it:
+    The length of the blocks depends on the numbers of columns and of summed elements of the matrix
+    product (`_summing_block`). Only these splits change the number of columns:
 
     - tiles of a convolution, whose columns are its output positions;
     - tiles of a transposed convolution, whose columns are its input positions, halo included;
     - columns of a matrix product. But a vector is multiplied by a kernel without blocks (gemv).
     """
-    data, weight, read = node.data_shape, node.input_shape(1) or (), split.inputs[0]
-    name = qualified_name(node.op)
-    column_ranges = [(0, split.extent), *chunks]  # the whole op, and each chunk
-    if split.role is Role.TILES and name in _CONVOLUTIONS:  # weight [M, C / group, *kernel]
+    data, data_map, name = node.data_shape, split.inputs[0], qualified_name(node.op)
+    ranges = [(0, split.extent), *chunks]  # the whole op, and each chunk
+    if split.role is Role.TILES and name in _CONVOLUTIONS:
+        # At one index of a spatial axis, all positions on the other spatial axes are columns.
         columns_per_index = prod(node.output_shape[2:]) // split.extent
-        summed = prod(weight[1:])
-    elif split.role is Role.TILES and name == "ConvTranspose" and read is not None:
-        # Its weight is [C, M / group, *kernel], and its products have the input positions as columns.
-        columns_per_index = prod(data[2:]) // data[read.axis]
-        summed = weight[0] // node.int_attribute("group", 1)
-        column_ranges = [read.range(chunk, data[read.axis]) for chunk in column_ranges]
+        summed = prod(node.required_shape(1)[1:])  # weight [M, C / group, *kernel]
+    elif split.role is Role.TILES and name == "ConvTranspose" and data_map is not None:
+        length = data[data_map.axis]
+        ranges = [data_map.range(chunk, length) for chunk in ranges]
+        columns_per_index = prod(data[2:]) // length
+        summed = data[1] // node.int_attribute("group", 1)
     elif split.role is Role.COLUMNS and len(data) > 1:  # MatMul or Gemm of [M, K] and [K, N]
         columns_per_index = 1
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
         return True
-    columns = {(stop - start) * columns_per_index for start, stop in column_ranges}
+    columns = {(stop - start) * columns_per_index for start, stop in ranges}
     return len({_summing_block(count, summed) for count in columns}) == 1
 
 
@@ -162,22 +163,23 @@ def _summing_block(columns: int, summed: int) -> int:
 
 
 def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
-    """Whether summed rows begin at the same place in a vector register, whole and in chunks.
+    """Whether each summed row begins at the same place in a vector register, whole and in chunks.
 
-    They do if a row fills whole registers, or if what lies before each chunk does. True for
+    It does if the rows fill whole registers, or if the elements before each chunk do. True for
     operators without summed rows.
     """
-    divisor = _divisor_of_summed_row(node)
-    if divisor is None or divisor % _REGISTER_ELEMENTS == 0:
-        return True
-    data, read = node.data_shape, split.inputs[0]
-    if read is None or prod(data[: read.axis]) > 1:
-        return False  # chunks of an inner axis are not contiguous
-    elements_per_index = prod(data[read.axis + 1 :])
-    return all(
-        read.uncropped_range(chunk)[0] * elements_per_index % _REGISTER_ELEMENTS == 0
-        for chunk in chunks
+    row_divisor, data, data_map = (
+        _divisor_of_summed_row(node),
+        node.data_shape,
+        split.inputs[0],
     )
+    if row_divisor is None or row_divisor % _REGISTER_ELEMENTS == 0:
+        return True
+    if data_map is None or prod(data[: data_map.axis]) > 1:
+        return False  # chunks of an inner axis are not contiguous
+    elements_per_index = prod(data[data_map.axis + 1 :])
+    starts = [data_map.range(chunk, data[data_map.axis])[0] for chunk in chunks]
+    return all(start * elements_per_index % _REGISTER_ELEMENTS == 0 for start in starts)
 
 
 def _divisor_of_summed_row(node: Node) -> int | None:

@@ -31,8 +31,9 @@ _COUNT_DIVISORS = (2, 4, 6, 8)
 
 
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
-    """Yield the plan's program with fewer chunks; the tensors of these chunks may be cut again.
+    """Yield programs with the plan's regions in fewer chunks, for a search that cuts these again.
 
+    The search may cut only tensors of the chunks: all vars of the program without chunks are kept whole.
     The fewer chunks, the more often each has to be cut again. What is least work depends on the
     operators, so there are several stages. Those that cannot be written are left out.
     """
@@ -55,7 +56,6 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
             yield stage.rewritten(
                 outer.chunked.program,
                 outer.chunked.constants,
-                # All vars that were there before: those that the rewriting adds are of chunks.
                 kept_vars=stage.graph.kept_vars | frozenset(stage.graph.program.vars),
                 added_work=sum(choice.work for choice in outer.choices),
                 choices=outer.choices,

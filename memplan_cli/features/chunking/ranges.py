@@ -49,9 +49,9 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
 
     None if ``count`` chunks would change the bits, or if an output's axis is shorter than ``count``.
     """
-    cuts = {var: _cut_positions(graph, region, var, count) for var in region.outputs}
-    if any(len(positions) <= count for positions in cuts.values()):
+    if any(_joined_length(graph, region, var) < count for var in region.outputs):
         return None
+    cuts = {var: _cut_positions(graph, region, var, count) for var in region.outputs}
     outputs = [
         {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
         for number in range(count)
@@ -75,40 +75,41 @@ def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
     return axis_map
 
 
+def _joined_length(graph: Graph, region: Region, var: VarId) -> int:
+    """Return the length of the axis along which the chunks of a region output are joined."""
+    return graph.dims(var)[output_axis_map(graph, region, var).axis]
+
+
 def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
     """Return the ``count + 1`` bounds of an output's chunks: ``[0, 6, 12, 18]`` for 3 of 18 rows.
 
     Chunks consist of whole blocks (`_block_count`), of nearly equal numbers: 9 blocks in 2 chunks
-    are 4 and 5.
-
-    Fewer than ``count + 1`` bounds mean that the axis is shorter than ``count``.
+    are 4 and 5. The axis has at least ``count`` elements.
     """
-    dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
     block_count = _block_count(graph, region, var, count)
-    block_length = dim // block_count
-    blocks_before = {number * block_count // count for number in range(count + 1)}
-    return sorted(blocks * block_length for blocks in blocks_before)
+    block_length = _joined_length(graph, region, var) // block_count
+    return [number * block_count // count * block_length for number in range(count + 1)]
 
 
-def _block_count(graph: Graph, region: Region, var: VarId, count: int) -> int:
-    """Return the number of equal blocks that the chunks of an output consist of.
+def _block_count(graph: Graph, region: Region, var: VarId, chunk_count: int) -> int:
+    """Return the number of equal blocks, such as heads, of which each chunk gets a whole number.
 
-    It is the greatest number that divides the axis and the extents of all splits, so that a block
-    of any op belongs to one block of the output: for extents 6 (heads) and an axis of 768 (6 *
-    128) there are 6 blocks of 128.
+    The number divides the length of the axis and the extents of all splits. So no index of any split
+    is cut: for an axis of 768 and splits of 6 heads there are 6 blocks of 128.
 
-    If that is less than ``count``, each element of the axis is a block. An op with longer blocks then
-    computes a block that is cut in both chunks (`_range_for_outputs`).
+    For more chunks than such blocks, each element of the axis is a block. So 8 chunks of these 768
+    elements have 96 each, and a head that lies in two chunks is computed in both.
     """
-    dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
-    block_count = gcd(dim, *(split.extent for split in region.splits.values()))
-    return block_count if block_count >= count else dim
+    length = _joined_length(graph, region, var)
+    block_count = gcd(length, *(split.extent for split in region.splits.values()))
+    return block_count if block_count >= chunk_count else length
 
 
 def fewest_chunks(graph: Graph, region: Region, count: int) -> int:
     """Return the fewest chunks of which none is longer than the longest of ``count`` chunks.
 
-    The longest of 16 chunks of 18 rows has 2 rows, as in 9 chunks. Of 3 rows there are at most 3.
+    The longest of 16 chunks of 18 rows has 2 rows, as in 9 chunks. Of 3 rows there are at most 3. If
+    chunks consist of longer blocks (`_block_count`), blocks are counted in place of rows.
     """
 
     def fewest(var: VarId) -> int:
@@ -133,15 +134,16 @@ def _ranges_for_outputs(
     """
     chunks: list[ChunkRanges] = []
     previous: _PreviousChunk | None = None
+    decided_ops = carrying_ops
     for chunk_outputs in outputs:
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
-        carried = _carried_ranges(graph, region, ranges)
-        chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
-        if previous is not None and carrying_ops is None:
-            carrying_ops = ranges.carrying_ops  # the second chunk decides for all later ones
-        previous = _PreviousChunk(ranges.op_ranges, carrying_ops)
+        carried_rows = _carried_ranges(graph, region, ranges)
+        chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried_rows))
+        if previous is not None and decided_ops is None:
+            decided_ops = ranges.carrying_ops  # the second chunk decides for all later ones
+        previous = _PreviousChunk(ranges.op_ranges, decided_ops)
     return tuple(chunks)
 
 
@@ -173,10 +175,14 @@ class _PreviousChunk(NamedTuple):
             return op_index in self.carrying_ops
         if stop <= previous_stop:
             return True  # there is nothing to join
-        # Both are the work of one index times the extent: for a comparison that is enough.
-        overlap_work = op_cost(op, graph.program.vars).work * (previous_stop - start)
-        joined_bytes = sum(graph.bytes(var) for var in op.outputs if var) * (stop - start)
-        concat_work = FLOPS_PER_BYTE * 2 * joined_bytes  # each byte is read and written
+        # Work and bytes are of the whole op. Those of a range are less by the same factor, the range
+        # divided by the extent of the split. The extent is left out, as it is the same on both sides.
+        op_work = op_cost(op, graph.program.vars).work
+        op_bytes = sum(graph.bytes(var) for var in op.outputs if var)
+        overlap_work = op_work * (previous_stop - start)
+        concat_work = (
+            FLOPS_PER_BYTE * 2 * op_bytes * (stop - start)
+        )  # bytes are read and written
         return overlap_work > concat_work
 
     def remaining_range(self, op_index: int, needed: Range) -> Range:
@@ -239,7 +245,8 @@ def _backward_ranges(
         computed[op_index] = op_range
         for var, read in reads:
             if graph.dataflow.producer.get(var) in region.splits:
-                needed[var] = _hull(needed.get(var, read), read)
+                known = needed.get(var, read)
+                needed[var] = min(known[0], read[0]), max(known[1], read[1])
     return _BackwardRanges(op_ranges, computed, frozenset(carrying_ops))
 
 
@@ -277,9 +284,9 @@ def _carried_ranges(
 ) -> dict[VarId, Range]:
     """Return for each tensor the range that this chunk needs but the previous one made.
 
-    A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18. All that
-    is needed is carried if the op makes nothing here. Every output of a carrying op is carried, at all
-    rows of the needed indices of its split: the next chunk may carry on rows that this one never reads.
+    A range of rows follows from a range of the op's split by the axis map of the output. If the chunk
+    needs the rows 14..34 and makes 18..34, the rows 14..18 are carried; if it makes nothing, all are.
+    Also outputs that this chunk does not read are carried, as the next chunk may read their rows.
     """
     carried = {}
     for op_index in ranges.carrying_ops:
@@ -296,15 +303,10 @@ def _carried_ranges(
     return carried
 
 
-def _hull(first: Range, second: Range) -> Range:
-    return min(first[0], second[0]), max(first[1], second[1])
-
-
 def _all_keep_bits(graph: Graph, region: Region, chunks: Sequence[ChunkRanges]) -> bool:
     """Whether the kernels of all ops give the bits of the whole in these chunks."""
     for op_index, split in region.splits.items():
-        node = graph.node(op_index)
         ranges = [chunk.computed[op_index] for chunk in chunks if op_index in chunk.computed]
-        if node is None or not keeps_bits(node, split, ranges):
+        if not keeps_bits(graph.node_with_shapes(op_index), split, ranges):
             return False
     return True

@@ -73,9 +73,9 @@ def regions_from(
 ) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, smaller ones first.
 
-    While a region grows, only those with fewer whole bytes than all smaller ones are yielded. These
-    bytes are compared before ops at the end are removed (`_without_growing_ends`). ``may_grow`` is
-    called with the number of ops that were visited to find the next op; False ends the growth.
+    A growing region is yielded whenever fewer bytes are live in whole tensors while it runs
+    (`whole_bytes`) than at all earlier stages; ops at its end that save nothing are left out then.
+    ``may_grow`` gets the number of ops that were visited to find the next op; False ends the growth.
     """
     for stages in growth_series(graph, seed, axis, may_grow):
         fewest_bytes: int | None = None
@@ -90,9 +90,10 @@ def regions_from(
 def growth_series(
     graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
 ) -> Iterator[list[GrowthStage]]:
-    """Yield the stages of growth from a tensor, for each split of its producer along the axis.
+    """Yield for each split of a tensor's producer along an axis the regions that grow from the tensor.
 
-    ``may_grow`` is that of `regions_from`.
+    They start with the producer alone, and each has one op more than the one before. ``may_grow`` gets
+    the number of ops that were visited to find the next op; False ends the growth.
     """
     producer = graph.dataflow.producer.get(seed)
     if producer is None:
@@ -111,9 +112,9 @@ def _grow(
 ) -> Iterator[GrowthStage]:
     """Yield a region, then with one op more each time.
 
-    Each time the op joins with which the boundary has the fewest bytes. Growth ends when no op fits,
-    when ``may_grow`` (that of `regions_from`) returns False, or when more than `_MAX_USELESS_VISITS` ops
-    were visited since the whole bytes last fell.
+    Each step adds the op that leaves the fewest bytes in the boundary, the region's inputs and outputs.
+    Growth ends when no op fits, when ``may_grow`` returns False for the number of visited ops, or after
+    `_MAX_USELESS_VISITS` visits that did not lower the bytes of all whole tensors (`whole_bytes`).
     """
     fewest_bytes, useless_visits = maxsize, 0
     while useless_visits <= _MAX_USELESS_VISITS:
@@ -194,32 +195,36 @@ def _without_growing_ends(graph: Graph, region: Region) -> Region:
 def boundary(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
 ) -> tuple[tuple[VarId, ...], tuple[VarId, ...]]:
-    """Return the inputs and the outputs of a region of ops.
+    """Return the inputs and the outputs of a region of ops: tensors that are whole.
 
-    A duplicated op runs in chunks in the region, and once more as a whole outside of it.
-
-    Inputs are tensors that ops outside make; graph inputs and weights are left out, as they are not
-    planned. Outputs are graph outputs and tensors that ops outside read; the whole run of a duplicated
-    op is one of these. Chunks of duplicated ops make no outputs: ops outside read the whole run's.
+    Inputs come from ops outside the region, outputs are graph outputs or read by ops outside.
+    Duplicated ops run in chunks in the region and once more, whole, outside of it.
     """
-    order = sorted(ops)
-    internal = {var for index in ops for var in graph.ops[index].outputs if var}
+    producer, order = graph.dataflow.producer, sorted(ops)
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
-    producer = graph.dataflow.producer
-    inputs = tuple(
-        var
-        for var in read
-        # Some weights have a producer too: a Constant op.
-        if var in producer and var not in internal and var not in graph.weights
-    )
-    outputs = tuple(
-        var
-        for index in order
-        if index not in duplicated
-        for var in graph.ops[index].outputs
-        if var and _has_outside_reader(graph, var, ops, duplicated)
+    read_from_outside = [var for var in read if producer.get(var) not in ops]
+    made = [var for index in order for var in graph.ops[index].outputs if var]
+    inputs, outputs = (
+        tuple(var for var in variables if _is_in_boundary(graph, var, ops, duplicated))
+        for variables in (read_from_outside, made)
     )
     return inputs, outputs
+
+
+def _is_in_boundary(
+    graph: Graph, var: VarId, ops: Collection[int], duplicated: Collection[int]
+) -> bool:
+    """Whether a tensor that some op of a region reads or makes is in the boundary of the region."""
+    producer = graph.dataflow.producer.get(var)
+    if producer is None or var in graph.weights:
+        return (
+            False  # graph inputs and weights are not planned; a Constant op may make a weight
+        )
+    if producer not in ops:
+        return True
+    if producer in duplicated:
+        return False  # ops outside read the result of the whole run, which is another tensor
+    return _has_outside_reader(graph, var, ops, duplicated)
 
 
 def boundary_bytes(
@@ -266,10 +271,9 @@ class _Extension(NamedTuple):
 def _extensions(graph: Graph, region: Region) -> Iterator[_Extension]:
     """Yield the ops that can join a region, with each split that fits.
 
-    An op cannot simply join if ops outside read its result and the region reads theirs. These ops
-    would need the whole result, which is complete only after the last chunk, and the first chunk
-    would need theirs. But if such an op is light and makes an input of the region, it can join as a
-    duplicate: ops outside read the result of its whole run.
+    With some ops a path would lead out of the region and back (`_is_convex`). Ops on this path would wait
+    for the last chunk, and the first chunk would wait for them. Such an op can join as a duplicate if
+    it makes an input of the region and is light: it runs in chunks, and once whole for ops outside.
     """
     neighbors, producers = _neighbors(graph, region)
     present_bytes = sum(map(graph.bytes, (*region.inputs, *region.outputs)))
@@ -306,17 +310,12 @@ def _added_boundary_bytes(
     Only tensors that the op reads or makes can enter or leave the boundary. ``duplicated`` are the
     duplicated ops of the region, with the op if it joins as one.
     """
-    ops, before = {*region.splits, joining}, {*region.inputs, *region.outputs}
+    ops, boundary_vars = {*region.splits, joining}, {*region.inputs, *region.outputs}
     added_bytes = 0
     for var in {*graph.dataflow.reads[joining], *filter(None, graph.ops[joining].outputs)}:
-        producer = graph.dataflow.producer.get(var)
-        if producer in duplicated:
-            is_in_boundary = False
-        elif producer in ops:
-            is_in_boundary = _has_outside_reader(graph, var, ops, duplicated)
-        else:
-            is_in_boundary = producer is not None and var not in graph.weights
-        added_bytes += graph.bytes(var) * (is_in_boundary - (var in before))
+        was_in_boundary = var in boundary_vars
+        will_be_in_boundary = _is_in_boundary(graph, var, ops, duplicated)
+        added_bytes += graph.bytes(var) * (will_be_in_boundary - was_in_boundary)
     return added_bytes
 
 
@@ -415,7 +414,8 @@ def _is_convex(
     Of ``a -> b -> c``, the ops a and c are no region without b. Each chunk has a slice of both. So b,
     which reads all of a, could only run after the last chunk, but c needs b in the first.
 
-    The op ``joining`` is not duplicated. The whole run of a duplicated op counts as an op outside.
+    A duplicated op runs twice: in slices in the chunks, and once whole, as an op outside. Chunks read
+    its slices, so no path comes back from its whole run to them. The op ``joining`` is not duplicated.
     ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
@@ -430,8 +430,8 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # The chunks never read the whole run of a duplicated op: they have slices of its result.
-        if index not in region.duplicated and not readers.isdisjoint(in_chunks):
+        is_whole_run = index in region.duplicated
+        if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False
         stack += readers
     return True

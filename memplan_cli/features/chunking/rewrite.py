@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Program
-    from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, Dims, Range, Split
+    from memplan_cli.features.chunking.axes.split import AxisMap, Dims, Range, Split
     from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.features.chunking.ranges import ChunkRanges
     from memplan_cli.features.chunking.region import Region
@@ -85,7 +85,8 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     of its first op that is not duplicated.
     """
     # The items to sort are the ops, by index, and behind them the regions: region ``n`` is item
-    # ``op_count + n``. A replaced op stays an item without producers; it is left out at the end.
+    # ``op_count + n``. An op that a region replaces stays an item, which nothing waits for and which
+    # waits for nothing; it is left out at the end.
     op_count = len(graph.ops)
     region_item_of_replaced_op = {
         index: item
@@ -97,8 +98,9 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
         () if index in region_item_of_replaced_op else graph.producers(index)
         for index in range(op_count)
     ]
+    # A region waits for the producers of its inputs. It does not wait for the whole run of its own
+    # duplicated ops: they are in ``region.splits``, and each chunk computes its slices of them.
     region_producers = [
-        # A region waits for no op of its own: of a duplicated one too, its ops read the chunks.
         {op for index in region.splits for op in graph.producers(index)} - region.splits.keys()
         for region in regions
     ]
@@ -256,17 +258,15 @@ class _ChunkWriter:
         return next_vars
 
     def _write_op(self, index: int, split: Split) -> None:
-        """Add the copy of one op, behind the slices that it reads.
+        """Add the copy of one op that computes its range of a split, behind the slices that it reads.
 
-        If the op reads a halo, it may make a surplus: elements before and after its own range
-        of the first output. These are sliced off.
+        The copy has other attributes and constant inputs where the operator needs that (`ChunkEdit`). If it
+        reads a halo, it may make a surplus: elements before and after its own slice of the first output.
+        These are sliced off.
         """
-        op, node = self._graph.ops[index], self._graph.node(index)
-        if node is None:
-            raise ValueError(f"{op.label} has no shapes")
-        op_range = self._chunk.computed[index]
-        edit = chunk_edit(node, split, op_range)
-        inputs = self._input_slices(op, split, op_range, edit)
+        op, op_range = self._graph.ops[index], self._chunk.computed[index]
+        edit = chunk_edit(self._graph.node_with_shapes(index), split, op_range)
+        inputs = self._input_slices(op, split, op_range, edit.constants)
         outputs = [
             self._new_output(var, axis_map, op_range)
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
@@ -277,9 +277,10 @@ class _ChunkWriter:
             outputs=tuple(outputs),
             attributes={**op.attributes, **edit.attributes},
         )
-        axis_map = split.outputs[0]
-        if axis_map is not None and any(edit.surplus):
-            self._append_without_surplus(copy, op.outputs[0], axis_map.axis, edit.surplus)
+        first_output_map = split.outputs[0]
+        if first_output_map is not None and any(edit.surplus):
+            axis = first_output_map.axis
+            self._append_without_surplus(copy, op.outputs[0], axis, edit.surplus)
         else:
             self._writer.ops.append(copy)
 
@@ -307,23 +308,24 @@ class _ChunkWriter:
         )
 
     def _input_slices(
-        self, op: Op, split: Split, op_range: Range, edit: ChunkEdit
+        self, op: Op, split: Split, op_range: Range, constants: Mapping[int, Dims]
     ) -> list[VarId]:
         """Add the slices that an op's copy reads, and return the inputs of the copy.
 
-        The copy computes ``op_range`` of the split. ``edit`` has inputs in place of original ones.
+        The copy computes ``op_range`` of the split. ``constants`` take the place of inputs, by position. An
+        input of a Concat is left out if the chunk has no elements of it.
         """
         inputs = []
-        for var, axis_map in zip(op.inputs, split.inputs, strict=True):
-            if axis_map is None or not var:
+        for position, (var, axis_map) in enumerate(zip(op.inputs, split.inputs, strict=True)):
+            if position in constants:
+                inputs.append(self._writer.constant(constants[position]))
+            elif axis_map is None or not var:
                 inputs.append(var)
-                continue
-            bounds = axis_map.range(op_range, self._graph.dims(var)[axis_map.axis])
-            if op.type == "Concat" and bounds[0] >= bounds[1]:
-                continue  # this chunk has no elements of the input
-            inputs.append(self.slice_of(var, axis_map.axis, bounds))
-        for position, values in edit.constants.items():
-            inputs[position] = self._writer.constant(values)
+            else:
+                bounds = axis_map.range(op_range, self._graph.dims(var)[axis_map.axis])
+                is_empty = bounds[0] >= bounds[1]
+                if not (is_empty and op.type == "Concat"):
+                    inputs.append(self.slice_of(var, axis_map.axis, bounds))
         return inputs
 
     def _new_output(self, var: VarId, axis_map: AxisMap | None, op_range: Range) -> VarId:

@@ -277,11 +277,11 @@ class Search:
             # A trial is measured without the other regions, so the whole program is written and
             # measured before it is taken.
             next_state = self.with_measured_choices(trial.choices)
-            # If another op is as high, the peak stays, but then fewer ops may reach it: else two
-            # regions that overlap, and lower one op each, would replace each other forever.
+            # Without this, two overlapping regions that lower one op each would replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # The changed region (always the last choice) and the former peak op must be lower, too.
+            # Other ops may have lowered the height. The changed region, which is the last choice, and
+            # the former peak op must be below the peak too.
             former_peak = next_state.op_peak(state.peak_op)
             if max(next_state.region_peak(-1), former_peak) >= state.peak:
                 continue
@@ -394,8 +394,9 @@ class Search:
     ) -> Iterator[_Trial]:
         """Yield a region in more and more chunks than ``current_count``, which is 0 for a new region.
 
-        The last trial is within the budget, or useless with at least twice the chunks of the last useful
-        one. With 3 chunks after 2 a trial may be useless, while one with 4 is useful.
+        Trials are made until one is within the budget, or until one is useless with at least twice the
+        chunks of the last useful one: with 3 chunks after 2 a trial may be useless, while one with 4 is
+        useful. Useless trials are yielded for new regions only.
 
         A trial is useful if the most live bytes while the region runs are well below those of the last
         useful trial (`_max_useful_bytes`). The first is compared with the peak of the state: a region
@@ -412,38 +413,40 @@ class Search:
                 continue
             region_bytes = trial.choices[-1].after
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
+            is_new_region = current_count == 0
             # A new region is better than none, even if it saves little. But a region in chunks would
             # get a few more in every step of the search, each of which lowers the peak a little.
-            if is_useful or not current_count:
+            if is_useful or is_new_region:
                 yield trial
             if region_bytes <= self.budget:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            elif count >= 2 * useful_count:  # true for the first trial of a new region: 2 * 0
+            elif (
+                count >= 2 * useful_count
+            ):  # of a new region, a useless first trial is the last
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        The other regions of the state stay, except those that share ops with this one. But the region
-        is measured without them, as that writes fewer ops. So its bytes may be too high, as tensors that
-        the others save are whole.
+        The other regions of the state stay, except those that share ops with this one. But the region is
+        measured alone, as that writes fewer ops. Its bytes may be too high, as all other ops run whole.
         """
         ops = set(region.splits)
         others = tuple(
             choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
         )
         choice = Choice(region, count, before=state.peak)
-        trial_state = self.write_state((choice,))
-        if trial_state is None:
+        alone = self.with_measured_choices((choice,))
+        if alone is None:
             return None
-        after = trial_state.region_peak(0)
+        (measured,) = alone.choices
         return _Trial(
-            choices=(*others, replace(choice, after=after)),
+            choices=(*others, measured),
             # The peak of the whole program is not known without the others. `_step` measures it.
-            peak=max(after, trial_state.op_peak(state.peak_op)),
-            work=self._added_work(trial_state, 0),
+            peak=max(measured.after, alone.op_peak(state.peak_op)),
+            work=measured.work,
         )
 
     def _max_useful_bytes(self, last_bytes: int) -> float:
@@ -499,7 +502,8 @@ def _op_peaks(
     ticks = [tick for tick, _ in live_bytes_from]
     op_peaks: list[int] = []
     for start, stop in pairwise((*op_ticks, maxsize)):
-        # The first pair has the bytes that are live when the op starts; no tick may be as early.
+        # The last pair up to the start has the bytes that are live when the op starts. Before the
+        # first pair nothing is live.
         first, end = max(bisect_right(ticks, start) - 1, 0), bisect_left(ticks, stop)
         op_peaks.append(max((live for _, live in live_bytes_from[first:end]), default=0))
     return tuple(op_peaks)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.features.chunking.axes.split import Dims
     from memplan_cli.features.chunking.rewrite import ChunkedProgram
     from memplan_cli.features.chunking.search import Choice, Limit, State
@@ -107,11 +106,6 @@ class ChunkPlan:
             var: values for var, values in self.stage.constants.items() if var in program.vars
         }
         return replace(self.state.chunked, constants={**stage_constants, **chunk_constants})
-
-    @property
-    def sizes(self) -> Mapping[VarId, Size]:
-        """The sizes of the planned vars."""
-        return self.state.sizes
 
     @property
     def peak(self) -> int:

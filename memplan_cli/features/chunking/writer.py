@@ -89,18 +89,13 @@ class ProgramWriter:
     def concat(
         self, name: str, parts: tuple[VarId, ...], output: VarId, axis: int, original: VarId
     ) -> None:
-        """Append a Concat of slices.
+        """Append a Concat of ``parts`` along an axis; ``name`` is its preferred name.
+
+        The parts are slices of the tensor ``original``, in the same layout. ``output`` is in ``self.vars``
+        already.
 
         In the blocked channel layout, rows and columns are joined in *memory dims* (see
         `ProgramWriter`): Reshapes of the parts come before the Concat, and one of the result after it.
-
-        Args:
-            name: the preferred name of the Concat.
-            parts: the vars to join, in order.
-            output: the var that holds the result; it is in ``self.vars`` already.
-            axis: the axis along which they are joined.
-            original: the tensor of the original program that the parts are slices of. Its
-                layout is also that of the parts.
         """
         if not self._needs_memory_dims(axis, original):
             self.ops.append(self.new_op(name, "Concat", parts, output, {"axis": axis}))
@@ -119,8 +114,9 @@ class ProgramWriter:
         ``var`` is the tensor ``original`` or a slice of it, in the same layout. ``bounds`` are counted in
         ``var``. ``output`` is in ``self.vars`` already.
 
-        In the blocked channel layout, rows and columns are sliced in *memory dims* (see
-        `ProgramWriter`), between two Reshapes. There the bounds are the same, along `_MEMORY_AXIS`.
+        In the blocked channel layout, rows and columns are sliced between two Reshapes. With blocks of 8
+        channels, ``[1, 16, 28, 28]`` becomes ``[1, 2, 28, 28 * 8]``, which has all rows along axis 2, so that
+        the bounds stay the same. For columns it becomes ``[1, 2 * 28, 28, 8]`` (see `ProgramWriter`).
         """
         if not self._needs_memory_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))

@@ -35,13 +35,11 @@ _BATCH_AXIS, _HEAD_AXIS, _ROW_AXIS = 0, 1, 2
 
 def _attention_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along batches, heads and query rows."""
-    query = node.input_shape(_QUERY)
-    if query is None or node.input_shape(_KEY) is None:
-        return ()
+    query = node.required_shape(_QUERY)
     return (
         _attention_batch_split(node, query[0]),
         *_attention_head_splits(node),
-        *_attention_query_splits(node),
+        *_attention_query_splits(node, query),
     )
 
 
@@ -83,21 +81,21 @@ def _axis_of_heads(shape: Dims, key_heads: int) -> AxisMap:
 
 def _head_counts(node: Node) -> tuple[int, int]:
     """Return the number of query heads and of key heads; 0 if unknown."""
-    query, key = node.input_shape(_QUERY) or (), node.input_shape(_KEY) or ()
+    query, key = node.required_shape(_QUERY), node.required_shape(_KEY)
     if len(query) == 4:
         return query[1], key[1]
     return node.int_attribute("q_num_heads", 0), node.int_attribute("kv_num_heads", 0)
 
 
-def _attention_query_splits(node: Node) -> tuple[Split, ...]:
-    """Return the split along the query rows.
+def _attention_query_splits(node: Node, query: Dims) -> tuple[Split, ...]:
+    """Return the split along the query rows; none if the attention is causal.
 
-    They are the axis before the last of a query ``[B, H, Q, D]`` or ``[B, Q, H * D]``, and of the
-    output. There is none with ``is_causal``: the kernel counts rows from the first of its input.
+    The rows are axis 2 of a query ``[B, H, Q, D]``, axis 1 of a query ``[B, Q, H * D]``, and the same
+    axis of the output. With ``is_causal`` the kernel counts rows from the first one of its input, so a
+    chunk would get the mask of the first rows.
     """
     if node.int_attribute("is_causal", 0):
         return ()
-    query = node.input_shape(_QUERY) or ()
     row_axis = len(query) - 2
     inputs = {_QUERY: AxisMap(row_axis), _MASK: _mask_axis_map(node, _ROW_AXIS)}
     outputs = {0: AxisMap(row_axis), _SCORES: AxisMap(_ROW_AXIS)}

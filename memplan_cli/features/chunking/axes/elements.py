@@ -13,7 +13,12 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import OPERATORS
-from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, broadcast_axis
+from memplan_cli.features.chunking.axes.split import (
+    AxisMap,
+    ChunkEdit,
+    broadcast_axis,
+    same_axis_splits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 _DATA, _INDICES, _UPDATES = 0, 1, 2
 """Inputs of the operators that index."""
 
-_STARTS, _AXES, _STEPS = 1, 3, 4
+_STARTS, _STOPS, _AXES, _STEPS = 1, 2, 3, 4
 """Inputs of Slice."""
 
 _PADS, _PADDED_AXES = 1, 3
@@ -58,14 +63,15 @@ def _elementwise_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _elementwise_first_input_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of an elementwise operator whose further inputs are whole parameters."""
-    return tuple(_with_first_input_only(split) for split in _elementwise_splits(node))
-
-
-def _with_first_input_only(split: Split) -> Split:
-    """Return the split with all inputs whole but the first."""
-    return split._replace(inputs=(split.inputs[0], *(None for _ in split.inputs[1:])))
+def _expand_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along every output axis; the data stays whole if it is repeated along it."""
+    output = node.output_shape
+    return tuple(
+        node.split(
+            dim, {_DATA: broadcast_axis(node.data_shape, output, axis)}, {0: AxisMap(axis)}
+        )
+        for axis, dim in enumerate(output)
+    )
 
 
 def _reshape_splits(node: Node) -> tuple[Split, ...]:
@@ -141,45 +147,30 @@ def _transpose_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _splits_of_all_inputs_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Return the splits along every axis except ``axes``, which slice all inputs and outputs."""
-    data = node.data_shape
-    excluded = {axis % len(data) for axis in axes}
-    return tuple(
-        node.split(
-            dim,
-            {position: AxisMap(axis) for position in range(len(node.inputs))},
-            {position: AxisMap(axis) for position, shape in enumerate(node.outputs) if shape},
-        )
-        for axis, dim in enumerate(data)
-        if axis not in excluded
-    )
-
-
-def _splits_of_first_input_except(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Return the splits along every axis except ``axes``, which slice no input but the first."""
-    return tuple(
-        _with_first_input_only(split) for split in _splits_of_all_inputs_except(node, axes)
-    )
-
-
 def _concat_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis.
 
-    Along the joined axis, elements ``a..b`` of the result are elements ``a - before..b - before`` of an
-    input, where ``before`` is the sum of the dims of the inputs before it. As a halo, this is ``before``
-    further elements in front and ``before`` fewer behind. A chunk omits inputs of which it reads nothing.
+    On the joined axis, an input whose elements begin at ``start`` in the result gives the elements
+    ``a..b`` of the result by its own elements ``a - start..b - start``. An `AxisMap` expresses that by
+    a halo of ``start`` before and ``-start`` after. A chunk omits inputs of which it reads nothing.
     """
-    joined = node.int_attribute("axis", 1) % len(node.output_shape)
-    dims = [shape[joined] for shape in node.inputs if shape is not None]
-    moved_reads = {
-        position: AxisMap(joined, halo_before=before, halo_after=-before)
-        for position, before in enumerate(accumulate(dims[:-1], initial=0))
-    }
-    return (
-        *_splits_of_all_inputs_except(node, (joined,)),
-        node.split(node.output_shape[joined], moved_reads, {0: AxisMap(joined)}),
+    joined, positions = (
+        node.int_attribute("axis", 1) % len(node.output_shape),
+        range(len(node.inputs)),
     )
+    by_other_axes = (
+        node.split(dim, dict.fromkeys(positions, AxisMap(axis)), {0: AxisMap(axis)})
+        for axis, dim in enumerate(node.output_shape)
+        if axis != joined
+    )
+    lengths = [node.required_shape(position)[joined] for position in positions]
+    starts = accumulate(lengths[:-1], initial=0)
+    reads = {
+        at: AxisMap(joined, halo_before=start, halo_after=-start)
+        for at, start in enumerate(starts)
+    }
+    by_joined_axis = node.split(node.output_shape[joined], reads, {0: AxisMap(joined)})
+    return (*by_other_axes, by_joined_axis)
 
 
 def _splits_except(
@@ -189,8 +180,11 @@ def _splits_except(
 
     No input but the first is sliced.
     """
-    axes = mixed_axes(node)
-    return () if axes is None else _splits_of_first_input_except(node, map(int, axes))
+    axes, rank = mixed_axes(node), len(node.data_shape)
+    if axes is None:
+        return ()
+    mixed = {int(axis) % rank for axis in axes}
+    return same_axis_splits(node, [axis for axis in range(rank) if axis not in mixed])
 
 
 def _repeated_axes(node: Node) -> Iterable[int] | None:
@@ -246,17 +240,18 @@ def _slice_splits(node: Node) -> tuple[Split, ...]:
         )
         for axis, (start, step) in ranges.items()
     )
-    return (*_splits_of_first_input_except(node, ranges), *along_sliced)
+    whole_axes = [axis for axis in range(len(node.data_shape)) if axis not in ranges]
+    return (*same_axis_splits(node, whole_axes), *along_sliced)
 
 
 def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the bounds of a chunk along an axis that the node slices.
+    """Return the bounds of a chunk along an axis that the node slices; no edit for other axes.
 
-    The input of the chunk is already cut to the range that it reads along this axis. So the bounds are
-    0 and the length of this range, in the steps of the node. Other axes that the node slices keep
-    their bounds. Chunks along an axis that the node does not slice need no edit.
+    The data of the chunk is already cut to the range that the chunk reads, so the bounds are 0 and the
+    length of this range. Of ``data[3:19:2]``, which has 8 elements, the chunk 2..4 reads the data 7..10:
+    its own bounds are ``[0:3:2]``. Other axes that the node slices keep their bounds.
     """
-    read, ranges = split.inputs[0], _sliced_ranges(node)
+    read, ranges = split.inputs[_DATA], _sliced_ranges(node)
     if read is None or ranges is None or read.axis not in ranges:
         return ChunkEdit()
     bounds = {
@@ -264,12 +259,15 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
         for axis, (start, step) in ranges.items()
     }
     read_start, read_stop = read.range(chunk, node.data_shape[read.axis])
-    bounds[read.axis] = 0, read_stop - read_start, ranges[read.axis][1]
+    _, step = ranges[read.axis]
+    bounds[read.axis] = 0, read_stop - read_start, step
     starts, stops, steps = zip(*bounds.values(), strict=True)
-    if node.ints_attribute("starts"):
-        return ChunkEdit({"starts": starts, "ends": stops, "axes": tuple(bounds)})
-    parts = dict(enumerate((starts, stops, tuple(bounds), steps), start=_STARTS))
-    return ChunkEdit(constants={at: parts[at] for at in parts if node.input_shape(at)})
+    axes = tuple(bounds)
+    if node.ints_attribute("starts"):  # before opset 10: attributes, and no steps
+        return ChunkEdit({"starts": starts, "ends": stops, "axes": axes})
+    inputs = {_STARTS: starts, _STOPS: stops, _AXES: axes, _STEPS: steps}
+    # The node may omit axes and steps. Then the defaults hold for the chunk too.
+    return ChunkEdit(constants={at: inputs[at] for at in inputs if node.input_shape(at)})
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:
@@ -326,7 +324,7 @@ def _gather_splits(node: Node) -> tuple[Split, ...]:
     In the first the data stays whole. Axis ``gathered`` of the data is replaced in the output by
     all axes of the indices.
     """
-    data, indices = node.data_shape, node.input_shape(_INDICES) or ()
+    data, indices = node.data_shape, node.required_shape(_INDICES)
     gathered = node.int_attribute("axis", 0) % len(data)
     shift = len(indices) - 1
     by_index = (
@@ -349,10 +347,9 @@ def _gather_nd_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along the axes of the lists of indices; the data stays whole."""
     if node.int_attribute("batch_dims", 0):
         return ()
-    lists = (node.input_shape(_INDICES) or (0,))[:-1]
     return tuple(
         node.split(dim, {_INDICES: AxisMap(axis)}, {0: AxisMap(axis)})
-        for axis, dim in enumerate(lists)
+        for axis, dim in enumerate(node.required_shape(_INDICES)[:-1])
     )
 
 
@@ -370,8 +367,11 @@ def _gather_elements_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _scatter_elements_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not indexed, if the indices cover all of them."""
-    data, indices = node.data_shape, node.input_shape(_INDICES) or ()
+    """Return the splits along each axis that is not indexed and as long in the indices as in the data.
+
+    Where the indices are shorter, a chunk of the last data elements would have no indices.
+    """
+    data, indices = node.data_shape, node.required_shape(_INDICES)
     indexed = node.int_attribute("axis", 0) % len(data)
     return tuple(
         node.split(
@@ -385,6 +385,7 @@ def _scatter_elements_splits(node: Node) -> tuple[Split, ...]:
 
 
 _MIXED_AXES: Mapping[str, Callable[[Node], Iterable[Number] | None]] = {
+    **dict.fromkeys(("CastLike", "Dropout"), lambda _: ()),
     "Split": lambda node: (node.int_attribute("axis", 0),),
     "TopK": lambda node: (node.int_attribute("axis", -1),),
     "CumSum": lambda node: node.constants.get(1),
@@ -402,9 +403,7 @@ _MIXED_AXES: Mapping[str, Callable[[Node], Iterable[Number] | None]] = {
 
 RULES: Mapping[str, SplitRule] = {
     **{row.qualified_name: _elementwise_splits for row in OPERATORS if row.is_elementwise},
-    "CastLike": _elementwise_first_input_splits,
-    "Dropout": _elementwise_first_input_splits,
-    "Expand": _elementwise_splits,
+    "Expand": _expand_splits,
     **dict.fromkeys(("Reshape", "Flatten", "Unsqueeze"), _reshape_splits),
     "Squeeze": _squeeze_splits,
     "Transpose": _transpose_splits,

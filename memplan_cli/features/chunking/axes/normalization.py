@@ -81,13 +81,12 @@ def _group_normalization_splits(node: Node) -> tuple[Split, ...]:
 
     Scale and shift have one element per channel or, in older opsets, per group.
     """
-    channels = (node.input_shape(0) or (0, 0))[1]
+    channels = node.data_shape[1]
     groups = node.int_attribute("num_groups", channels)
     if groups < 1 or channels % groups:
         return same_axis_splits(node, (0,))
     parameters = {
-        position: AxisMap(0, (node.input_shape(position) or (0,))[0] // groups)
-        for position in (1, 2)
+        position: AxisMap(0, node.required_shape(position)[0] // groups) for position in (1, 2)
     }
     data = AxisMap(1, channels // groups)
     return (

@@ -20,11 +20,15 @@ def _matmul_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N.
 
     An operand that is broadcast along a batch axis stays whole. If the second operand is a vector
-    ``[K]``, all axes before K are rows. FusedMatMul may transpose either matrix. A transposed matrix times a vector is not split: ONNX Runtime reads the slices of such
-    a matrix by other strides.
+    ``[K]``, all axes before K are rows. FusedMatMul may transpose either matrix; if it transposes batch
+    axes too, there are no splits. A transposed matrix times a vector is not split: ONNX Runtime reads
+    the slices of such a matrix by other strides.
     """
-    left, right = node.input_shape(0), node.input_shape(1)
-    if left is None or right is None or len(left) < 2:
+    left, right = node.required_shape(0), node.required_shape(1)
+    has_transposed_batches = any(
+        node.int_attribute(name, 0) for name in ("transBatchA", "transBatchB")
+    )
+    if len(left) < 2 or has_transposed_batches:
         return ()
     is_left_transposed = bool(node.int_attribute("transA", 0))
     if len(right) == 1:
@@ -50,13 +54,6 @@ def _matmul_splits(node: Node) -> tuple[Split, ...]:
         node.split(output[-2], {0: AxisMap(left_rows)}, {0: AxisMap(last - 1)}, Role.ROWS),
         node.split(output[-1], {1: AxisMap(right_columns)}, {0: AxisMap(last)}, Role.COLUMNS),
     )
-
-
-def _fused_matmul_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of a MatMul; none if the batch axes are transposed too."""
-    if node.int_attribute("transBatchA", 0) or node.int_attribute("transBatchB", 0):
-        return ()
-    return _matmul_splits(node)
 
 
 def _gemm_splits(node: Node) -> tuple[Split, ...]:
@@ -100,5 +97,5 @@ RULES: Mapping[str, SplitRule] = {
     f"{MICROSOFT}.FusedGemm": _gemm_splits,
     "MatMul": _matmul_splits,
     "Gemm": _gemm_splits,
-    f"{MICROSOFT}.FusedMatMul": _fused_matmul_splits,
+    f"{MICROSOFT}.FusedMatMul": _matmul_splits,
 }

@@ -47,23 +47,25 @@ def _quantized_splits(
     """Return the splits that ``rule`` gives for the float operator of a quantized one.
 
     ``operands`` are the positions of the float operator's inputs. The other inputs are scales and zero
-    points, which stay whole. The first operand has one scale: the kernels take no other. A weight may
-    have one for each channel, and is not sliced then: only splits of the first operand alone are left.
+    points, which stay whole. The kernels take one scale for the first operand. A weight may have a scale
+    for each channel, and must stay whole then: only splits of the first operand alone are left.
     """
     splits = rule(_operands_only(node, operands))
-    parameters = [shape for at, shape in enumerate(node.inputs) if at not in operands]
-    if any(prod(shape or ()) > 1 for shape in parameters):
-        splits = tuple(split for split in splits if not any(split.inputs[1:]))
+    parameters = [
+        shape for at, shape in enumerate(node.inputs) if at not in operands and shape
+    ]
+    has_scale_per_channel = any(prod(shape) > 1 for shape in parameters)
     return tuple(
         node.split(
             split.extent,
             dict(zip(operands, split.inputs, strict=True)),
             dict(enumerate(split.outputs)),
-            # Sums of integers are exact, so chunks of any length keep the bits. But chunks of columns
-            # keep their role, as those of `Role.FREE` may slice a weight (`Graph`).
+            # `Role.FREE` allows chunks of any length, as sums of integers are exact. It also allows
+            # that they slice a weight (`Graph`), so chunks of columns, which do, keep their role.
             split.role if split.role is Role.COLUMNS else Role.FREE,
         )
         for split in splits
+        if not has_scale_per_channel or all(read is None for read in split.inputs[1:])
     )
 
 
@@ -98,7 +100,7 @@ def _linear_splits(node: Node) -> tuple[Split, ...]:
     Scales and zero points are one, or one for each element of an axis. Blocks of several elements with
     one scale are not split.
     """
-    data, scale = node.data_shape, node.input_shape(1) or ()
+    data, scale = node.data_shape, node.required_shape(1)
     if node.int_attribute("block_size", 0) or len(scale) > 1:
         return ()
     scaled_axis = node.int_attribute("axis", 1) % max(len(data), 1)

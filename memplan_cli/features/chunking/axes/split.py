@@ -116,6 +116,10 @@ class Node:
         """Return the shape of an input; None for an omitted one."""
         return self.inputs[position] if position < len(self.inputs) else None
 
+    def required_shape(self, position: int) -> Dims:
+        """Return the shape of an input that the operator cannot omit."""
+        return self.inputs[position] or ()
+
     @property
     def data_shape(self) -> Dims:
         """The shape of the first input."""
@@ -245,11 +249,15 @@ def broadcast_axis(shape: Dims | None, output_shape: Dims, axis: int) -> AxisMap
 
 
 def same_axis_splits(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Return the splits along axes that the first output has in common with the first input.
+    """Return the splits along axes that the first input has in common with all outputs.
 
     All other inputs stay whole.
     """
     return tuple(
-        node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis)})
+        node.split(
+            node.data_shape[axis],
+            {0: AxisMap(axis)},
+            {position: AxisMap(axis) for position, shape in enumerate(node.outputs) if shape},
+        )
         for axis in axes
     )

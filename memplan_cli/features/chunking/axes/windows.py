@@ -100,7 +100,11 @@ def _pads(node: Node, index: int, stride: int, reach: int) -> tuple[int, int]:
 
 
 def _tile_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along each spatial axis; tiles read overlapping ranges of the input."""
+    """Return the splits of a convolution or pooling along each spatial axis.
+
+    The chunks, tiles of the image, read overlapping ranges of the first input. A fused convolution may
+    have a summand, a tensor that is added to its output and sliced like it. Weights and bias are whole.
+    """
     output, summand = node.output_shape, node.input_shape(_SUMMAND)
     return tuple(
         node.split(
@@ -146,34 +150,31 @@ def _pooling_splits(node: Node) -> tuple[Split, ...]:
 def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, and along each spatial axis in ``stride`` outputs at a time.
 
-    Input ``i`` adds to ``reach`` outputs, from ``i * stride - pad`` on. So for the outputs
-    ``start * stride .. stop * stride``, the first input is ``start - (reach - 1 - pad) // stride``,
-    and the last one ``stop + (pad - 1) // stride``: with stride 2, reach 4 and pad 1, outputs 4..8
-    read inputs 1..5.
+    Input ``i`` adds to ``reach`` outputs, from ``i * stride - pad`` on. A chunk ``start..stop`` has the
+    outputs from ``start * stride`` to ``stop * stride - 1``. The first input that adds to them is
+    ``start - (reach - 1 - pad) // stride``, the last one ``stop + (pad - 1) // stride``. With stride 2,
+    reach 4 and pad 1, the chunk 2..4 has the outputs 4 to 7 and reads the inputs 1 to 4.
 
     A spatial axis is not split if the padding follows from the sizes of the output, if windows leave
     gaps, or if the padding is as long as a window.
     """
+    by_sample = same_axis_splits(node, (0,))
     auto_pad = node.string_attribute("auto_pad", "NOTSET")
     if node.ints_attribute("output_shape") or auto_pad not in {"NOTSET", "VALID"}:
-        return same_axis_splits(node, (0,))
-    spatial = (
-        node.split(
-            -(-node.output_shape[axis] // window.stride),
-            {
-                0: AxisMap(
-                    axis,
-                    halo_before=(window.reach - 1 - window.pads[0]) // window.stride,
-                    halo_after=(window.pads[0] - 1) // window.stride + 1,
-                )
-            },
-            {0: AxisMap(axis, window.stride)},
-            Role.TILES,
+        return by_sample
+    by_tile = []
+    for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node)):
+        stride, reach, pad = window.stride, window.reach, window.pads[0]
+        if reach < stride or reach <= pad:
+            continue
+        read = AxisMap(
+            axis,
+            halo_before=(reach - 1 - pad) // stride,
+            halo_after=(pad - 1) // stride + 1,  # as the range includes the last input
         )
-        for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node))
-        if window.reach >= window.stride and window.reach > window.pads[0]
-    )
-    return (*same_axis_splits(node, (0,)), *spatial)
+        extent = -(-node.output_shape[axis] // stride)
+        by_tile.append(node.split(extent, {0: read}, {0: AxisMap(axis, stride)}, Role.TILES))
+    return (*by_sample, *by_tile)
 
 
 def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
@@ -251,8 +252,8 @@ def _layout_change_splits(node: Node) -> tuple[Split, ...]:
 def _tile_padding_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     """Return the padding of a tile: only where its halo reaches beyond the input.
 
-    The padding after an axis is what the last window needs. It replaces ``ceil_mode``, with which this
-    window may reach beyond the padding of the node.
+    The padding after an axis is as long as the last window needs. With ``ceil_mode``, that may be more
+    than the padding of the node; a tile has this padding written out, and no ``ceil_mode``.
     """
     read = split.inputs[0]
     before, after = list[int](), list[int]()
@@ -262,10 +263,10 @@ def _tile_padding_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
         start, stop = window.axis_map(axis).uncropped_range(outputs)
         before.append(max(-start, 0))
         after.append(max(stop - node.data_shape[axis], 0))
-    changed: dict[str, Attribute] = {"pads": (*before, *after), "auto_pad": "NOTSET"}
-    return ChunkEdit(
-        {**changed, "ceil_mode": 0} if "ceil_mode" in node.op.attributes else changed
-    )
+    attributes: dict[str, Attribute] = {"pads": (*before, *after), "auto_pad": "NOTSET"}
+    if "ceil_mode" in node.op.attributes:
+        attributes["ceil_mode"] = 0
+    return ChunkEdit(attributes)
 
 
 _REPEATING_NEAREST = {
@@ -292,11 +293,6 @@ def _interpolation_halo(node: Node) -> tuple[int, int] | None:
         return None
     mode = node.string_attribute("mode", "nearest")
     return _INTERPOLATION_HALOS.get(mode, {}).get(coordinates)
-
-
-def _is_power_of_two(scale: int) -> bool:
-    """Whether ``index / scale`` is exact in floats, so that a chunk may begin anywhere."""
-    return scale & (scale - 1) == 0
 
 
 def _resize_scales(node: Node) -> tuple[Number, ...]:
@@ -341,7 +337,8 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
 def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     """Return which input elements a Resize reads along an axis; None if chunks would get other values.
 
-    ``scale`` is the length of the output divided by that of the input.
+    A chunk is a range of input elements, from which ``scale`` times as many outputs are made. They are
+    copies of these elements, or interpolated from them and from a halo around them.
     """
     coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
     rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
@@ -349,14 +346,13 @@ def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     # Upsample of the NCHWC domain has no ``nearest_mode``: with nearest, it always repeats.
     repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
     if scale == 1 or (is_nearest and repeats):
-        # ``scale`` output elements for each input element, without a halo.
         return AxisMap(axis)
+    # ``index / scale`` is exact in floats for powers of two. Else a chunk could get other weights.
+    is_power_of_two = scale & (scale - 1) == 0
     halo = _interpolation_halo(node)
-    # With another scale, ``index / scale`` is rounded, so a chunk could get other weights than the whole.
-    if halo is None or not _is_power_of_two(scale):
+    if halo is None or not is_power_of_two:
         return None
-    before, after = halo
-    return AxisMap(axis, halo_before=before, halo_after=after)
+    return AxisMap(axis, 1, *halo)
 
 
 def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
