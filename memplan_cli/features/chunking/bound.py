@@ -71,10 +71,11 @@ class _Read(NamedTuple):
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
     """Return the need whose bytes are a lower bound of the live peak, whatever regions are chosen.
 
-    An op is computed in one of its ways: whole, or in chunks along one of its splits. A way has a need,
-    and so has the join of a tensor that is made in slices and read otherwise. The bound is the smallest
-    limit with which each op has a way such that all ways, and the joins between them, are within the
-    limit. It is the need of the graph's outputs if that is larger.
+    A need is a set of tensors that are whole and live at once. Each op is computed in one of its ways,
+    whole or in chunks along one of its splits, and each way has a need. If a tensor is made in slices and
+    read whole, or in other slices, then the slices are joined, which has a need too. The bound is the
+    smallest limit with which every op has a way, so that no need is above the limit. If the graph's
+    outputs need more, the bound is their need.
 
     Only ``planned`` vars count.
     """
@@ -103,9 +104,9 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
     if bound_index == 0:
         return without_joins
     # A need of exactly the bound explains it, best one of an op that has no way with less.
-    stuck_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
-    op = graph.ops[stuck_op]
-    own_needs = [way.need for way in ways[stuck_op]]
+    failing_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
+    op = graph.ops[failing_op]
+    own_needs = [way.need for way in ways[failing_op]]
     own_joins = [joins[var] for var in (*op.inputs, *op.outputs) if var in joins]
     candidates = (*own_needs, *own_joins, *all_needs)
     return next(need for need in candidates if need.bytes == limits[bound_index])

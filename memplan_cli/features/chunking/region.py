@@ -217,9 +217,7 @@ def _is_in_boundary(
     """Whether a tensor that some op of a region reads or makes is in the boundary of the region."""
     producer = graph.dataflow.producer.get(var)
     if producer is None or var in graph.weights:
-        return (
-            False  # graph inputs and weights are not planned; a Constant op may make a weight
-        )
+        return False  # it is not planned; a weight has a producer if it is a Constant op
     if producer not in ops:
         return True
     if producer in duplicated:

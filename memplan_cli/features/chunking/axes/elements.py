@@ -150,14 +150,12 @@ def _transpose_splits(node: Node) -> tuple[Split, ...]:
 def _concat_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis.
 
-    On the joined axis, an input whose elements begin at ``start`` in the result gives the elements
-    ``a..b`` of the result by its own elements ``a - start..b - start``. An `AxisMap` expresses that by
-    a halo of ``start`` before and ``-start`` after. A chunk omits inputs of which it reads nothing.
+    Along the joined axis, elements ``a..b`` of the result are elements ``a - start..b - start`` of an
+    input that begins at ``start`` in the result. An `AxisMap` gives ``a - halo_before..b + halo_after``,
+    cropped to the input. A chunk omits the inputs of which it reads nothing.
     """
-    joined, positions = (
-        node.int_attribute("axis", 1) % len(node.output_shape),
-        range(len(node.inputs)),
-    )
+    positions = range(len(node.inputs))
+    joined = node.int_attribute("axis", 1) % len(node.output_shape)
     by_other_axes = (
         node.split(dim, dict.fromkeys(positions, AxisMap(axis)), {0: AxisMap(axis)})
         for axis, dim in enumerate(node.output_shape)
@@ -166,8 +164,8 @@ def _concat_splits(node: Node) -> tuple[Split, ...]:
     lengths = [node.required_shape(position)[joined] for position in positions]
     starts = accumulate(lengths[:-1], initial=0)
     reads = {
-        at: AxisMap(joined, halo_before=start, halo_after=-start)
-        for at, start in enumerate(starts)
+        position: AxisMap(joined, halo_before=start, halo_after=-start)
+        for position, start in enumerate(starts)
     }
     by_joined_axis = node.split(node.output_shape[joined], reads, {0: AxisMap(joined)})
     return (*by_other_axes, by_joined_axis)
