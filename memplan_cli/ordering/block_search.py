@@ -218,8 +218,8 @@ class _ClusterSearch:
             return
         best = self._best
         one_percent_of_bound = max(best.bound // 100, 1)
-        percent = 100 * (best.peak - best.bound) // one_percent_of_bound
-        percent = min(100, max(_LEAST_PERCENT, percent))
+        proportional_percent = 100 * (best.peak - best.bound) // one_percent_of_bound
+        percent = min(100, max(_LEAST_PERCENT, proportional_percent))
         part = budget.part(budget.remaining * percent // 100)
         result = best_first(self._graph, best.bound, best.peak, part)
         best.bound = max(best.bound, result.bound)

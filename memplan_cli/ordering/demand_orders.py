@@ -244,15 +244,16 @@ class _SweepState:
 
         They wait for no op, and had to wait for one of ``ops`` or may add fewer live bytes than before.
         """
+        # Forward, the only user that is left frees the tensor, and two that are left may do so in one group.
+        # Backward, after the first access the tensor is live, and its other users do not add it any more.
+        # With other counts the users change the live bytes as before. There may be many of them, and leaving
+        # them out keeps the time linear.
+        telling_counts = (1, 2) if self._is_forward else (1,)
         starts: list[int] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                # Forward, the one user that is left frees the tensor, and two that are left may do so in
-                # one group. Backward, the tensor has just become live, and its other users do not add it
-                # any more. Else the users change the live bytes as before. (There may be many of them, and
-                # leaving them out keeps the time linear.)
-                if self._later_accesses[tensor] in (1, 1 + self._last_count):
+                if self._later_accesses[tensor] in telling_counts:
                     starts += self._users[tensor]
         return [
             op for op in dict.fromkeys(starts) if not self._blockers[op] and not self._done[op]
