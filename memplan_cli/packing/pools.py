@@ -114,17 +114,19 @@ def _assign_same_shape(problem: Problem) -> SlotAssignment:
     return SlotAssignment(buffers, tuple(slots))
 
 
-def _cheapest_by_dtype(problem: Problem, known: SlotAssignment) -> SlotAssignment:
-    """Return the cheapest assignment of level 1 that is found, for each dtype separately.
+def _cheapest_by_dtype(problem: Problem, of_level0: SlotAssignment) -> SlotAssignment:
+    """Return the cheapest assignment found at level 1, where all buffers of a slot have one dtype.
 
-    ``known`` is that of level 0, which is kept for a dtype if nothing cheaper is found.
+    Slots are sought for each dtype separately. A dtype keeps those of level 0, whose buffers have one shape
+    too, if no cheaper ones are found.
     """
-    buffers = known.buffers
+    buffers = of_level0.buffers
     # The dtype of each buffer, and its slot among those of the dtype. Numbered together below.
     slot_of: list[tuple[Hashable, int]] = [("", 0)] * len(buffers)
     for dtype, indices in by_kind(buffers, same_dtype).items():
-        columns = slot_buffers([buffers[index] for index in indices], problem.alignment)
-        slots = best_slots(columns, [known.slots[index] for index in indices])
+        dtype_buffers = slot_buffers([buffers[index] for index in indices], problem.alignment)
+        known_slots = [of_level0.slots[index] for index in indices]
+        slots = best_slots(dtype_buffers, known_slots)
         for index, slot in zip(indices, slots, strict=True):
             slot_of[index] = dtype, slot
     numbers: dict[tuple[Hashable, int], int] = {}

@@ -1,10 +1,8 @@
 """Portfolio of all packing methods: the lowest layout found, and whether it is proved optimal.
 
 Each piece of a problem is packed by itself. The skyline sweeps come first; mostly one of them
-reaches the lower bound, which ends the work. A piece that stays above the bound is lowered:
-
-    search_quickly      exact search at the bound, then bottleneck subsets; about a second
-    search_thoroughly   exact search of all capacities with the remaining work
+reaches the lower bound, which ends the work. A piece that stays above the bound is lowered by exact
+search at the bound, then by bottleneck subsets, then by exact search of all capacities.
 
 Modules with compiled loops are imported where a piece is lowered: easy problems never pay for
 numba.
@@ -12,7 +10,7 @@ numba.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
@@ -21,11 +19,10 @@ from memplan_cli.packing.pieces import BestPlacement, height_of, layout_of, redu
 from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.packing.pieces import Piece, Placement, Reduction
-    from memplan_cli.packing.search.exact import Searcher
 
 DEFAULT_WORK = 1_500_000_000
 """Units of work of the search: some ten seconds.
@@ -46,8 +43,8 @@ BOTTLENECK_SHARE = 0.2
 """Share of the work for bottleneck subsets, if the gap is worth all of the work."""
 
 LEAST_SEARCH_SHARE = 0.1
-"""Share of the work that the thorough search gets at least. If the gap is worth no more than
-that, bottleneck subsets are not tried."""
+"""Share of the work that the search of all capacities gets at least. If the gap is worth no more
+than that, bottleneck subsets are not tried."""
 
 
 def portfolio(
@@ -84,120 +81,87 @@ def portfolio(
 
 def _lower_pieces(
     reduction: Reduction,
-    placements: list[Placement],
+    placements: Sequence[Placement],
     target_units: int,
     budget: WorkBudget,
     progress: Callable[[str], None],
 ) -> tuple[Layout, int]:
-    """Lower the pieces that are above the goal, the tallest first: all quickly, then thoroughly.
+    """Lower the pieces of a problem, the tallest first; return the layout, and the bytes of a lower bound.
 
-    The goal is the lower bound of the problem. A piece that ends above it raises the goal of all
-    that come after it, because the arena is as tall as the tallest piece.
-
-    Returns:
-        The layout, and the bytes that no layout can be below.
+    The arena is as tall as its tallest piece. So a piece is lowered to the height of the pieces before it at
+    most, and not at all if it is no taller. Each gets an equal part of the work that is left.
     """
-    placements = list(placements)
-    pieces = reduction.pieces
-    lowerings = [Lowering(piece, progress) for piece in pieces]
-    bound = reduction.load  # in units, as the goal and all heights below
-    for lower in (Lowering.search_quickly, Lowering.search_thoroughly):
-        goal = bound
-        heights = [
-            height_of(piece, placement)
-            for piece, placement in zip(pieces, placements, strict=True)
-        ]
-        for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
-            height = heights[index]
-            if height > goal:
-                # The goal, which may be the height of another piece, takes the place of a lower bound.
-                best = BestPlacement(placements[index], height, goal, target_units)
-                best = lower(lowerings[index], best, budget)
-                placements[index], height = best.placement, best.height
-                # A search raises it only if it proves that this piece fits into no lower height.
-                if best.bound > goal:
-                    bound = max(bound, best.bound)
-            goal = max(goal, height)
-    return layout_of(reduction, placements), reduction.arena_bytes(bound)
+    lowered = list(placements)
+    heights = [*map(height_of, reduction.pieces, placements)]
+    bound = reduction.load  # in units; no arena is lower
+    goal = bound  # the height that is low enough for the next piece
+    too_tall = [index for index, height in enumerate(heights) if height > goal]
+    too_tall.sort(key=lambda index: -heights[index])
+    for count_before, index in enumerate(too_tall):
+        if heights[index] <= goal:
+            break
+        part = budget.share(1 / (len(too_tall) - count_before))
+        best = BestPlacement(placements[index], heights[index], goal, target_units)
+        best = _lower_piece(reduction.pieces[index], best, part, progress)
+        lowered[index] = best.placement
+        is_goal_refuted = best.bound > goal
+        if is_goal_refuted:  # it is proved that the piece, and so the arena, needs more
+            bound = best.bound
+        goal = max(goal, best.height)
+    return layout_of(reduction, lowered), reduction.arena_bytes(bound)
 
 
-@dataclass(slots=True)
-class Lowering:
-    """The methods that lower one piece. The exact search keeps its memory between them.
+def _lower_piece(
+    piece: Piece, best: BestPlacement, budget: WorkBudget, progress: Callable[[str], None]
+) -> BestPlacement:
+    """Return the lowest placement of a piece that is found, or ``best``. Spends work of the budget.
 
-    Methods return the best placement and charge the budget.
+    The exact search tries the bound of ``best`` first. If few buffers may decide the height, the bottleneck,
+    these are then placed before the others. Last, the exact search tries all capacities, with the share of
+    the work that the gap between height and bound is worth.
 
-    Attributes:
-        piece: the piece.
-        progress: called with a `Detail` about each search that begins; if the search is slow for lack
-            of numba, also with a stage that says so.
-        _searcher: the exact search; None until it is needed.
+    ``progress`` is called with a `Detail` about each search that begins; if the search is slow for lack of
+    numba, also with a stage that says so.
     """
-
-    piece: Piece
-    progress: Callable[[str], None]
-    _searcher: Searcher | None = field(default=None, init=False)
-
-    def search_quickly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
-        """Search for a lower placement than ``best``, for about a second.
-
-        The exact search tries the lower bound first. If few buffers may decide the height, the
-        bottleneck, these are then placed before the others.
-        """
-        if self._is_searchable() and not budget.is_over():
-            from memplan_cli.packing.search.exact import try_bound
-
-            best = try_bound(self._loaded_searcher(), best, budget)
-        if self._has_bottleneck(best) and not best.may_stop(budget):
-            best = self._by_bottleneck_subsets(best, budget)
+    if budget.is_over() or not _fits_in_int64(piece):
         return best
+    from memplan_cli.packing.bottleneck import lowered_by_subsets
+    from memplan_cli.packing.compiled import HAS_NUMBA
+    from memplan_cli.packing.search.exact import Searcher, is_compiled, shrink, try_bound
 
-    def search_thoroughly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
-        """Search for the lowest placement, with the share of work that the gap of ``best`` is worth."""
-        if best.may_stop(budget) or not self._is_searchable():
-            return best
-        from memplan_cli.packing.search.exact import shrink
+    buffers = len(piece.size)
 
-        part = budget.share(max(LEAST_SEARCH_SHARE, best.worthwhile_share))
-        return shrink(self._loaded_searcher(), best, part)
-
-    def _loaded_searcher(self) -> Searcher:
-        """Return the exact search of the piece, and report that it begins."""
-        from memplan_cli.packing.search.exact import Searcher, is_compiled
-
-        if self._searcher is None:
-            self._searcher = Searcher(self.piece)
-        first = "" if is_compiled() else ", which is compiled first"
-        self._report(f"searching for a lower layout of {len(self.piece.size)} buffers{first}")
-        return self._searcher
-
-    def _by_bottleneck_subsets(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
-        """Lower a placement by searching its bottleneck subsets, with a share of the budget."""
-        from memplan_cli.packing.bottleneck import lowered_by_subsets
-
-        self._report(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
-        part = budget.share(BOTTLENECK_SHARE * best.worthwhile_share)
-        return lowered_by_subsets(self.piece, best, part)
-
-    def _report(self, search: str) -> None:
-        """Report a search that begins."""
-        from memplan_cli.packing.compiled import HAS_NUMBA
-
+    def report(search: str) -> None:
         if not HAS_NUMBA:
-            self.progress("packing, faster with numba: pip install 'memplan[fast]'")
-        self.progress(Detail(search))
+            progress("packing, faster with numba: pip install 'memplan[fast]'")
+        progress(Detail(search))
 
-    def _is_searchable(self) -> bool:
-        """Return whether the piece is small enough for the exact search."""
-        return len(self.piece.size) <= SEARCHED_BUFFERS and _fits_in_int64(self.piece)
+    def report_exact_search() -> None:
+        first = "" if is_compiled() else ", which is compiled first"
+        report(f"searching for a lower layout of {buffers} buffers{first}")
 
-    def _has_bottleneck(self, best: BestPlacement) -> bool:
-        """Return whether few buffers may decide the height, so that searching these is worth it."""
-        buffers = len(self.piece.size)
-        is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
-        if buffers > BOTTLENECK_BUFFERS or (buffers > SEARCHED_BUFFERS and is_gap_wide):
-            return False
-        return best.worthwhile_share > LEAST_SEARCH_SHARE and _fits_in_int64(self.piece)
+    searcher = Searcher(piece) if buffers <= SEARCHED_BUFFERS else None
+    if searcher is not None:
+        report_exact_search()
+        best = try_bound(searcher, best, budget)
+    if not best.may_stop(budget) and _has_bottleneck(piece, best):
+        report(f"fitting {buffers} buffers around bottleneck subsets")
+        share = BOTTLENECK_SHARE * best.worthwhile_share
+        best = lowered_by_subsets(piece, best, budget.share(share))
+    if not best.may_stop(budget) and searcher is not None:
+        report_exact_search()
+        share = max(LEAST_SEARCH_SHARE, best.worthwhile_share)
+        best = shrink(searcher, best, budget.share(share))
+    return best
+
+
+def _has_bottleneck(piece: Piece, best: BestPlacement) -> bool:
+    """Return whether few buffers may decide the height, so that searching these is worth it."""
+    buffers = len(piece.size)
+    is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
+    if buffers > BOTTLENECK_BUFFERS or (buffers > SEARCHED_BUFFERS and is_gap_wide):
+        return False
+    return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 
 def _fits_in_int64(piece: Piece) -> bool:

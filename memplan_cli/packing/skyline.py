@@ -23,9 +23,9 @@ and Whitwell, 2004), with the horizontal positions fixed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from memplan_cli.packing.pieces import height_of, layout_of, reduce_problem
@@ -48,28 +48,26 @@ class _UnplacedBuffers:
         least_end: The tree: the least end of the unplaced buffers below each node. The root is node 1,
             the children of node n are 2n and 2n + 1. A leaf of no unplaced buffer has _INFINITE.
         leaves: Number of leaves, a power of two, which is also the index of the first leaf.
-        first: For each section, and for the end, the index in ``order`` of the first buffer that
-            starts there or later.
+        first: For each section, the index in ``order`` of the first buffer that starts there or later.
     """
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
-        """Build the tree of one or more buffers. ``order`` has their indices, sorted by ``start``.
+        """Build the tree of one or more buffers, by which `take` finds a buffer between two sections.
 
-        ``start`` and ``end`` are the first section of each buffer, and the section after its last.
+        ``start`` and ``end`` are the first section of each buffer, and the section after its last. ``order``
+        has the indices of the buffers, sorted by ``start``.
         """
         self.order = order
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
         free_leaves = self.leaves - len(ends)
+        # First the inner nodes, which are filled from the bottom to the root, then the leaves.
         least_end = [_INFINITE] * self.leaves + ends + [_INFINITE] * free_leaves
         for node in range(self.leaves - 1, 0, -1):
             least_end[node] = min(least_end[2 * node], least_end[2 * node + 1])
         self.least_end = least_end
-        starting = [0] * max(ends)  # how many buffers start at each section
-        for i in order:
-            starting[start[i]] += 1
-        # As ``order`` is sorted, the buffers that start before a section come before its first one.
-        self.first = [*accumulate(starting, initial=0)]
+        starts = [start[i] for i in order]
+        self.first = [bisect_left(starts, section) for section in range(max(ends))]
 
     def take(self, begin: int, stop: int) -> int:
         """Remove and return the first buffer that starts at ``begin`` or later and ends by ``stop``.
@@ -124,7 +122,7 @@ class _Skyline:
     queue: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add(self, begin: int, stop: int, level: int, left_begin: int) -> None:
-        """Add the segment [begin, stop), in which there is none now.
+        """Add the segment [begin, stop), in which there is none now, and link it with both neighbors.
 
         ``left_begin`` is the first section of the segment on its left, or -1 at the edge.
         """
@@ -167,17 +165,20 @@ class _Skyline:
     ) -> None:
         """Add a valley again that `pop_lowest` has removed, raised to ``level`` in [start, end).
 
-        The sections before ``start`` and from ``end`` on become segments at the level of the valley.
+        The sections before ``start`` and from ``end`` on become segments at the level of the valley::
+
+            valley    begin                        stop     at the level ``floor``
+            becomes   begin     start     end      stop     three segments, the middle one raised
         """
         floor, begin, stop = valley
-        left_neighbor = self.left_begin[begin]  # known by its first section, as all segments
-        # The raised segment is added last: `add_merged` compares it with its neighbors.
+        left_begin = self.left_begin[begin]
         if begin < start:
-            self.add(begin, start, floor, left_neighbor)
-            left_neighbor = begin
+            self.add(begin, start, floor, left_begin)
+            left_begin = begin
         if end < stop:
             self.add(end, stop, floor, left_begin=start)
-        self.add_merged(start, end, level, left_neighbor)
+        # Last, because `add_merged` compares the raised segment with both neighbors.
+        self.add_merged(start, end, level, left_begin)
 
 
 def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:

@@ -175,17 +175,17 @@ def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Ass
 def _candidates(
     buffers: SlotBuffers, least_sizes: Sequence[int], work: int
 ) -> Iterator[Assignment]:
-    """Yield the assignment of first fit, then those of rounds of best fit within ``work`` units.
+    """Yield the assignment of first fit, then one for each round of best fit, within ``work`` units.
 
     There must be a buffer. ``least_sizes`` are the sizes from `least_slots`, one for each slot.
     """
-    indices = range(len(buffers.sizes))
-    # Every buffer may be compared with every slot. The sections in which a slot is taken are the bits
-    # of one integer, so a comparison takes longer if there are many.
-    slot_work = 1 + buffers.sections // _SECTIONS_PER_WORK
-    if len(indices) * len(least_sizes) * slot_work <= FIRST_FIT_WORK:
-        yield first_fit(buffers, sorted(indices, key=partial(by_size, buffers)))
-    round_work = len(indices) * (_WORK_PER_BUFFER + len(least_sizes) * slot_work)
+    buffer_count, slot_count = len(buffers.sizes), len(least_sizes)
+    # A unit of work is the comparison of a buffer with a slot, by integers that have a bit for each section
+    # (a moment at which a buffer is first used). With many sections, a comparison takes more units.
+    comparison_work = 1 + buffers.sections // _SECTIONS_PER_WORK
+    if buffer_count * slot_count * comparison_work <= FIRST_FIT_WORK:
+        yield first_fit(buffers, sorted(range(buffer_count), key=partial(by_size, buffers)))
+    round_work = buffer_count * (_WORK_PER_BUFFER + slot_count * comparison_work)
     rounds = min(work // round_work, MAX_ROUNDS)
     yield from with_priorities(buffers, least_sizes, rounds)
 

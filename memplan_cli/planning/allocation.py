@@ -219,21 +219,23 @@ class _MatchedPool(NamedTuple):
 
 
 def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
-    """Return the allocations of levels 0 and 1, which have the same buffers.
+    """Return the allocations to slots that are reused whole: of level 0 and of level 1.
 
-    Unlike offsets in an arena, slots are not padded by default, because each is an allocation of its
-    own; they are padded to an alignment that the settings ask for.
+    At level 0 all buffers of a slot have one dtype and shape, at level 1 one dtype. Slots are not padded
+    by default, because each is an allocation of its own. An alignment of the settings pads them.
     """
-    storage = needs.storage(0)  # that of level 1 too: neither level shares bytes
-    levels: tuple[list[_MatchedPool], list[_MatchedPool]] = ([], [])
+    storage = needs.storage(0)  # that of level 1 too: in both, each var has its own buffer
+    level0_pools: list[_MatchedPool] = []
+    level1_pools: list[_MatchedPool] = []
     for unit, buffers in sorted(storage.buffers_by_unit.items()):
         problem = Problem(buffers, needs.alignment or 1)
-        for pools, assignment in zip(levels, pool_levels(problem), strict=True):
-            pools.append(_MatchedPool(unit, problem, assignment))
-    level0, level1 = (
-        _pool_allocation(storage, pools, KINDS[level]) for level, pools in enumerate(levels)
+        by_shape, by_dtype = pool_levels(problem)
+        level0_pools.append(_MatchedPool(unit, problem, by_shape))
+        level1_pools.append(_MatchedPool(unit, problem, by_dtype))
+    return (
+        _pool_allocation(storage, level0_pools, KINDS[0]),
+        _pool_allocation(storage, level1_pools, KINDS[1]),
     )
-    return level0, level1
 
 
 def _pool_allocation(
@@ -264,59 +266,48 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 
 
 def _allocate_offsets(needs: Needs, work: int) -> Allocation:
-    """Return the allocation of level 2: each unit gets an arena with offsets, or its pool of level 1 if lower.
+    """Return the allocation of level 2: for each unit an arena with offsets, or slots of level 1 if lower.
 
-    The arena of a unit and the buffers of its vars are both of level 2, or both of level 1. The live peak is
-    that of level 2 for all units.
-
-    An arena can be higher than the pool although views and results in place share its buffers, because its
+    A unit is the product of symbols in a size (`Heights`). Its arena can be higher than its slots, because
     offsets are aligned, and because the search for a layout is limited.
     """
     storage = needs.storage(2)
-    arenas = [
-        _pack_arena(Problem(unit_buffers), unit, needs, work)
+    buffer_of = dict(storage.buffer_of)
+    arenas = {
+        unit: _pack_arena(Problem(unit_buffers), unit, needs, work)
         for unit, unit_buffers in sorted(storage.buffers_by_unit.items())
-    ]
-    units_of_pools = {
-        arena.unit
-        for arena in arenas
-        if not needs.is_no_higher_than_pool(arena.unit, arena.layout.height)
     }
-    if not units_of_pools:
-        return _finished_allocation(storage, storage.buffer_of, arenas)
-    _, level1 = _allocate_pools(needs)
-    # The bound of a pool is one for slots. The bound at level 2 is one for offsets, which may be lower.
-    pools = {
-        pool.unit: replace(pool, bound=lower_bound(pool.problem))
-        for pool in level1.arenas
-        if pool.unit in units_of_pools
+    units_with_slots = {
+        unit
+        for unit, arena in arenas.items()
+        if not needs.is_no_higher_than_pool(unit, arena.layout.height)
     }
-    pool_buffers = {
-        var: level1.buffers[var]
-        for var, size in needs.sizes.items()
-        if size.unit in units_of_pools
-    }
-    return _finished_allocation(
-        storage,
-        buffers={**storage.buffer_of, **pool_buffers},
-        arenas=[pools.get(arena.unit, arena) for arena in arenas],
-    )
+    if units_with_slots:
+        _, level1 = _allocate_pools(needs)
+        for pool in level1.arenas:
+            if pool.unit in units_with_slots:
+                # The bound of a pool is one for slots. Offsets of the same buffers may be lower.
+                arenas[pool.unit] = replace(pool, bound=lower_bound(pool.problem))
+        for var, size in needs.sizes.items():
+            if size.unit in units_with_slots:
+                buffer_of[var] = level1.buffers[var]
+    # The live peak of the plan is that of ``storage``: of level 2, also for units with slots.
+    return _finished_allocation(storage, buffer_of, list(arenas.values()))
 
 
 def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:
-    """Pack the buffers of one unit, at the default alignment if its pool of level 1 is not lower.
+    """Pack the buffers of one unit, at the largest alignment at which the slots of level 1 are not lower.
 
     In a model of a few small tensors, padding each to the default alignment can take more than
-    reuse saves. Unless the settings give an alignment, it is therefore halved until the arena
-    is no taller than the pool, but not below the widest element: some processors cannot read
-    an element at an address that is not a multiple of its size.
+    reuse saves. The alignment is then halved, but not below the widest element: some processors cannot
+    read an element at an address that is not a multiple of its size. An alignment of the settings is kept.
     """
     alignment = needs.alignment or DEFAULT_ALIGNMENT
     min_alignment = needs.alignment or max(map(element_bytes, unaligned.buffers), default=1)
     while alignment > min_alignment:
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
-        # If the lower bound exceeds the pool, so does every layout: the search is left out.
+        # If the lower bound exceeds the slots, so does every layout: the search is left out.
         if needs.is_no_higher_than_pool(unit, bound):
             arena = _search_layout(unit, problem, bound, needs, work)
             if needs.is_no_higher_than_pool(unit, arena.layout.height):

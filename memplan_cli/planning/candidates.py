@@ -35,8 +35,8 @@ steps found no better order."""
 def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     """Yield the programs that may be planned: the expected best first, the file's order next.
 
-    A caller stops at the first candidate that is proved to be the best. If values are computed
-    again, outputs donated, or a runtime's order taken, there is one candidate only.
+    A caller stops at the first candidate that is proved to be the best. With recomputation or donated
+    outputs there is one candidate only, in the order for the task's runtime if it has one.
 
     Raises:
         SettingsError: an option has no effect without another one, or a name is not in the
@@ -45,7 +45,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     settings = task.settings
     _reject_unused(settings)
     if settings.recompute == "none" and not settings.donate:
-        yield from _within_budget(task, _orders(task))  # a runtime's order is among them
+        yield from _within_budget(task, _orders(task))
         return
     recompute = rewrites.recompute.get(settings.recompute)
     if recompute is None:  # outputs are donated, and nothing is computed again
@@ -63,9 +63,9 @@ def _within_budget(
 ) -> Iterator[Candidate]:
     """Yield the candidates whose intermediates and outputs fit a budget in bytes (`PlannedVars.resident`).
 
-    If none fits, the task's program is yielded unchanged. (Its regions may be computed in chunks, which met
-    the budget. New orders are searched for intermediates alone, and may exceed it.) If that does not fit
-    either, or the settings have no budget in bytes, all candidates are yielded.
+    If none fits, the task's program without a new order or recomputation is yielded, if that fits: orders are
+    searched for intermediates alone, and may exceed a budget that chunked regions have met before. Otherwise
+    all candidates are yielded, as without a budget in bytes. There must be a candidate.
     """
     budget = task.settings.budget
     if not isinstance(budget, int):
@@ -77,10 +77,13 @@ def _within_budget(
         return planned_vars.resident.live_peak(candidate.program) <= budget
 
     found = list(candidates_found)
-    # The unchanged program keeps what the search for recomputation reports, such as the budget.
-    recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
-    unchanged = Candidate(task.program, task.planned_vars.sizes, recompute=recompute)
-    yield from list(filter(fits, found)) or list(filter(fits, [unchanged])) or found
+    fitting = [candidate for candidate in found if fits(candidate)]
+    if not fitting:
+        # The report still has the facts of the search for recomputation, such as the budget.
+        recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
+        unchanged = Candidate(task.program, task.planned_vars.sizes, recompute=recompute)
+        fitting = [unchanged] if fits(unchanged) else found
+    yield from fitting
 
 
 def _reject_unused(settings: Settings) -> None:

@@ -109,19 +109,21 @@ def choose(
 ) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
-    No further candidate is evaluated once the order of the file has been, and no order can need less
-    than the best so far. At levels 0 and 1, with an allocator or with a time limit, only the best
-    candidate and the order of the file are returned.
+    Evaluation ends when the order of the file is evaluated and the best candidate is proved to need least
+    of all orders. At levels 0 and 1, with an allocator or with a time limit, only the best candidate and
+    the order of the file are returned.
 
     The settings give the level, the alignment and the time limit of each search; ``pinned`` are
     the vars with storage of their own, and why. The allocator packs the arenas of level 2 in
     place of the portfolio.
     """
-    # Whether fast heuristics pack the arenas before a search. Levels 0 and 1 have slots instead.
+    # Whether fast heuristics pack the arenas of all candidates before layouts are searched for the best of
+    # them. Levels 0 and 1 have slots instead of arenas.
     has_fast_pass = settings.level == 2 and settings.time_limit is None and allocator is None
+    allocation_work = 0 if has_fast_pass else DEFAULT_WORK  # with 0, fast heuristics alone
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate, by fast heuristics only if a search may follow."""
+        """Allocate a candidate: by fast heuristics alone if layouts are searched afterwards."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
@@ -131,7 +133,7 @@ def choose(
             allocator=allocator,
             progress=progress,
         )
-        allocation = allocate(needs, settings.level, 0 if has_fast_pass else DEFAULT_WORK)
+        allocation = allocate(needs, settings.level, allocation_work)
         return EvaluatedCandidate(candidate, needs, allocation, is_searched=not has_fast_pass)
 
     evaluated = _evaluated_until_enough(map(evaluate, candidates))  # lazy, like `map`

@@ -76,12 +76,12 @@ NeedAt = Callable[[int], Need | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Need):
-    """The need of a value that fits, while the next one does not.
+    """The bytes that a model needs with the largest value of a dim that fits.
 
     Attributes:
         dims: the dim with this value.
-        beyond: the bytes of the next value of the dim, to compare with the memory size: unlike all
-            other fields, it includes the overhead of `Fit`. None: more than any machine has.
+        beyond: the bytes needed with the next value, to compare with the memory size: unlike all
+            other fields, they include the overhead of `Fit`. None: more than any machine has.
     """
 
     json_keys: ClassVar[Keys] = ("dims", *Need.json_keys, "beyond")
@@ -93,9 +93,10 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the point of the value in ``dims``, which has the need ``need``.
+        """Return the bytes needed with ``dims``, and with the next larger value of the dim.
 
-        ``next_need`` is the need of that value plus 1. It becomes ``beyond``, with ``overhead`` bytes added.
+        ``need`` and ``next_need`` are these bytes; the second are None if no machine has as many, and get
+        ``overhead`` added.
         """
         return cls(
             weights=need.weights,
@@ -304,14 +305,15 @@ def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
 
 @dataclass(slots=True)
 class Growth:
-    """The needs of values of a dim, from runs with small values.
+    """The bytes that a model needs with each value of a dim, from runs with small values.
 
-    Values above those of the runs are extrapolated. Each run is made once and stored here.
+    The bytes of larger values are extrapolated. Each run is made once and stored here.
 
     Attributes:
-        run: Returns the need of a value by running it; None if it does not run. The value 1 runs.
-        samples: The needs of the values 1, 2, 4, ...
-        needs: All runs by value; None for one that does not run.
+        run: Runs the model with a value of the dim and returns the bytes; None if it does not run. With
+            the value 1 it runs.
+        samples: The bytes with the values 1, 2, 4, ...
+        needs: The bytes of all runs by value; None for one that failed.
     """
 
     run: NeedAt
@@ -319,12 +321,15 @@ class Growth:
     needs: dict[int, Need | None] = field(default_factory=dict)
 
     def need(self, value: int) -> Need | None:
-        """Return the need of a value, by its own run or extrapolated from smaller values.
+        """Return the bytes that the model needs with a value of the dim: run, or extrapolated.
 
-        Runs with smaller values that are missing are made and stored first. None: the value does
-        not run, or a smaller one is too large already.
+        First the model is run with 1, 2, 4, ... up to the value, until there are enough ``samples`` to
+        extrapolate from. None: it does not run with the value, or with one of these smaller ones.
         """
-        while self._needs_more_samples and (next_value := 1 << len(self.samples)) <= value:
+        while self._needs_more_samples:
+            next_value = 1 << len(self.samples)
+            if next_value > value:
+                break
             need = self._run_once(next_value)
             if need is None:
                 return None

@@ -124,8 +124,8 @@ def _compare_symbolic_peak(plan: Plan) -> Iterator[Comparison]:
     """Yield the expression of the live peak, counted by the planner's own function.
 
     The checker has no such function, because a maximum of sums of symbols has no canonical form that
-    a second implementation could reproduce. Nothing is yielded for a plan of level 2 with slots: its
-    peak is that of buffers at offsets, which the plan does not list.
+    a second implementation could reproduce. Nothing is yielded for a plan of level 2 with slots: the
+    recorded peak is that of the layout with offsets, but the plan lists the slots that replaced it.
     """
     recorded = plan.report.symbolic.get("live_peak")
     has_slots = any(tensor.slot is not None for tensor in plan.tensors)

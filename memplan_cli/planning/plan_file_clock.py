@@ -42,21 +42,16 @@ class _OrderedNode(NamedTuple):
     def has_label(self, label: str) -> bool:
         """Whether a label in a release or the peak can mean this node.
 
-        A label is the name of a node, or ``Type#index`` if the node has none. The order lists a node under
-        an entry: its name, or ``#index`` if it has none or shares it with another node of the block. ::
-
-            label     entries of the block    the label means
-            fc        fc is one               the node listed as fc
-            Conv#3    #3 is one               the node listed as #3
-            fc        fc is none              a name of several nodes: any node listed as #index
-            Conv#3    neither is one          a name of several nodes too
+        A label is the name of a node, or ``Conv#3`` for the third node, of type Conv, if it has no name. The
+        order lists a node by its name, or by ``#3`` if it has no name or shares it with a node of its block.
         """
         entry = self.moment.node
-        if label in self.block_entries:
+        if label in self.block_entries:  # the name of one node
             return label == entry
         _, number_sign, index = label.rpartition("#")
-        if number_sign and f"#{index}" in self.block_entries:
+        if number_sign and f"#{index}" in self.block_entries:  # a node without a name
             return f"#{index}" == entry
+        # A name of several nodes, each of which is listed by its index.
         return entry.startswith("#")
 
 
@@ -112,13 +107,13 @@ def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
         raise PlanError(
             f"the order has {node_count} nodes, and {len(clock)} of them are reached"
         )
-    # The last tick is part of the run, and live ranges are half-open.
-    end = max((moment.end for moment in clock), default=-1) + 1
+    last_tick = max((moment.end for moment in clock), default=-1)
     for tensor in plan.tensors:
-        if tensor.last > end:
+        last_use = tensor.last - 1  # ``last`` is exclusive, the end of a node inclusive
+        if last_use > last_tick:
             raise PlanError(
                 f"tensor {tensor.id[:120]!r} is live until tick {tensor.last}, "
-                f"the order ends at {end}"
+                f"the order ends at {last_tick + 1}"
             )
 
 
@@ -244,7 +239,8 @@ def _check_starts(
     their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     for node in _enclosing_nodes(starts, control_flow):
-        # From the first tick of the node up to its last one, which is excluded.
+        # A tensor of the node's own block that starts while the node runs is an output of the node. The last
+        # tick of the node is excluded.
         if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
             shared = tensors[0].alias_of or tensors[0].id
             raise PlanError(
@@ -261,7 +257,8 @@ def _check_results(
     """Refuse two results of one branch on the bytes of an output of its If.
 
     If the branch of ``y, z = If(..)`` returns ``a`` and ``b``, ``y`` may have the bytes of ``a`` or of ``b``,
-    but ``a`` and ``b`` must not have the same bytes: one value would be lost. Arguments as `_check_starts`.
+    but ``a`` and ``b`` must not have the same bytes: one value would be lost. ``tensors`` are all on the same
+    bytes. ``starts`` are their first ticks by block, and ``control_flow`` is that of `_check_starts`.
     """
     # A tensor of a subgraph is a result if it is live at the last tick of the control-flow node.
     results_by_block: dict[str, list[Placement]] = {}

@@ -146,7 +146,8 @@ def _decide(program: Program, context: _Context) -> Decision:
     candidate, allocation = decision.candidate, decision.allocation
     return replace(
         decision,
-        # `_chunked` has decided with other ones: the budget in bytes, and the program in chunks.
+        # `_chunked` has put the budget in bytes into the settings, and taken the program in chunks for the
+        # original. The report compares with the program before all rewrites except constant folding.
         settings=settings,
         original=folding.program,
         warnings=(

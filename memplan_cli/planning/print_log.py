@@ -129,7 +129,8 @@ class _SlotPool:
         """A heap of the ticks at which slots become free, each with its slot."""
 
     def take(self, tensor: Placement) -> Reuse:
-        """Put the next tensor, by start, into its slot, and return the reuse of the slot."""
+        """Put a tensor into its slot, and return the reuse of the slot. Called in order of the starts."""
+        # ``last`` is exclusive: a slot is free from the tick ``last`` of its tensor on.
         while self._release_queue and self._release_queue[0][0] <= tensor.first:
             slot = heappop(self._release_queue)[1]
             self._free[slot] = self._owners[slot]

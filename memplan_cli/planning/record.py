@@ -93,8 +93,8 @@ def settings_json(settings: Settings, source: Source) -> Json:
 def _placements(decision: Decision) -> tuple[Placement, ...]:
     """Return the row of each planned tensor: its type, its place in an arena, its live range.
 
-    A size is a number (``coefficient``) times a unit: bytes, or symbols. Each unit has an arena, and its
-    offsets are multiples of the unit too.
+    A size is a coefficient times a unit, such as 4096 times ``batch``; for bytes the unit is ``"1"``. The
+    tensors of each unit have an arena, in which offsets are coefficients of the unit too.
     """
     needs, allocation = decision.needs, decision.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
@@ -111,7 +111,7 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
     for identity, size in needs.sizes.items():
         var, buffer_id = vars_[identity], allocation.buffers[identity]
         index, arena = arenas[size.unit]
-        first, end = live_ranges[identity]
+        first, end = live_ranges[identity]  # half-open: at ``end`` the var is no longer live
         tensors.append(
             Placement(
                 name=var.name,

@@ -230,21 +230,24 @@ def _interface(decision: Decision, weights: int) -> Iterator[InterfaceTensor]:
     ``weights`` is the sum of all weights, of which a small weight is less than a thousandth.
     """
     program, bounds = decision.program, decision.settings.bounds
-    inputs, outputs = program.body.inputs, dict.fromkeys(program.body.outputs)
+    all_vars, outputs = program.vars, dict.fromkeys(program.body.outputs)
     kinds = {
-        "input": inputs,
-        "output": [var for var in outputs if program.vars[var].origin is Origin.OP],
-        "weight": [var.id for var in program.vars.values() if var.origin is Origin.WEIGHT],
+        "input": [all_vars[var] for var in program.body.inputs],
+        # An output that is an input or a weight is listed as such.
+        "output": [all_vars[var] for var in outputs if all_vars[var].origin is Origin.OP],
+        "weight": [var for var in all_vars.values() if var.origin is Origin.WEIGHT],
     }
     for kind, vars_ in kinds.items():
-        for var in map(program.vars.__getitem__, vars_):
+        for var in vars_:
             size = size_of(var.shape, var.dtype)
             if size is None:
                 continue
-            total = number_at(by_unit([largest_size(size, bounds)]), decision.dims)
-            is_small = kind == "weight" and 1000 * (total or 0) < weights
-            if total is not None and not is_small:
-                yield InterfaceTensor(str(var.id), kind, total)
+            tensor_bytes = number_at(by_unit([largest_size(size, bounds)]), decision.dims)
+            if tensor_bytes is None:  # a dim of the size has no number
+                continue
+            is_small_weight = kind == "weight" and 1000 * tensor_bytes < weights
+            if not is_small_weight:
+                yield InterfaceTensor(str(var.id), kind, tensor_bytes)
 
 
 def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:
@@ -346,7 +349,7 @@ def _expressions(decision: Decision) -> dict[str, str]:
         "planned": planned,
     }
     if inputs is not None and outputs is not None:
-        weights = {"1": weight_bytes(program)}
+        weights = {"1": weight_bytes(program)}  # "1" is the unit of bytes, which has no symbol
         minus_donated = {unit: -size for unit, size in _donated_units(decision).items()}
         totals["total"] = summed(weights, inputs, outputs, planned, minus_donated)
     expressions = {
@@ -404,10 +407,8 @@ def _uncounted_warnings(program: Program) -> Iterator[str]:
     """Yield a warning that names strings, sequences and maps, which are in no total."""
     inner = intermediates(program)
     counted = set(countable(program, inner))
-    vars_ = [
-        *uncounted(program),
-        *(program.vars[var] for var in inner if var not in counted),
-    ]
+    uncounted_inner = [program.vars[var] for var in inner if var not in counted]
+    vars_ = [*uncounted(program), *uncounted_inner]  # first the graph's inputs and outputs
     if vars_:
         names = ", ".join(f"{var.name[:100]!r} ({var.dtype})" for var in vars_[:3])
         more = f" and {len(vars_) - 3} more" if len(vars_) > 3 else ""

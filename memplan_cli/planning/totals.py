@@ -360,12 +360,14 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
         return True
     # A unit of both sums stays in the minuend, with the difference of its coefficients, which may have
     # either sign. Calls of ``min`` are replaced in the units that are surely subtracted.
-    remainder = {unit: value - smaller.get(unit, 0) for unit, value in larger.items()}
-    only_smaller = {unit: value for unit, value in smaller.items() if unit not in larger}
+    in_larger = {unit: value - smaller.get(unit, 0) for unit, value in larger.items()}
+    only_in_smaller = {unit: value for unit, value in smaller.items() if unit not in larger}
     try:
-        minuend = _polynomial(remainder)
-        subtrahend = _with_fewer_minima(_polynomial(only_smaller))
+        # A polynomial has the factor of each product of atoms: ``8*n*m`` is ``{("n", "m"): 8}``.
+        minuend = _polynomial(in_larger)
+        subtrahend = _with_fewer_minima(_polynomial(only_in_smaller))
         difference = add_polynomials([minuend, multiply_polynomials([subtrahend], -1)])
+        # Each atom is replaced by its least value plus the rest.
         shifted = add_polynomials(
             multiply_polynomials([_shifted(atom) for atom in monomial], factor)
             for monomial, factor in difference.items()

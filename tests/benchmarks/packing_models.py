@@ -31,6 +31,8 @@ from .models import LIGHT, ROOT, SHARED, bindings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.core.progress import Progress
+
 
 @dataclass(frozen=True)
 class Arena:
@@ -59,9 +61,11 @@ def packed(model: Path, order: str) -> Packed:
     buffers: list[int] = []
     seconds: list[float] = []
 
-    def noting(problem: Problem, *, work: int, time_limit: float | None) -> Layout:
+    def noting(
+        problem: Problem, *, work: int, time_limit: float | None, progress: Progress
+    ) -> Layout:
         started = time.process_time()
-        layout = portfolio(problem, work=work, time_limit=time_limit)
+        layout = portfolio(problem, work=work, time_limit=time_limit, progress=progress)
         seconds.append(time.process_time() - started)
         buffers.append(len(problem.buffers))
         assert violations(problem, layout) == ()

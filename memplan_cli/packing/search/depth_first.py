@@ -1,24 +1,23 @@
 """Depth-first branch and bound over skylines: a layout within a capacity, or proof of none.
 
 Each step branches at the section with the fewest options (`valleys`). The options are the buffers
-that can be placed on the floor there, and a hole. Parts that share no unplaced buffer are solved
-one after the other; if one has no solution, the state has none.
+that can be placed on the floor there, and a hole. If there are several, they are put on the stack
+of options, and a *frame* on the stack of frames says which of them belong to the step:
 
-    CHOICE frame at a section          PARTS frame
-      option: place a                    part [0, 7)      all must be solved
-      option: place b   one must do      part [9, 12)
-      option: a hole
+    frames                    options
+    at section 4              place a, place b, a hole
+    at section 9 (on top)     place c, place d
 
 States without a solution are remembered by a 64-bit fingerprint of the unplaced buffers and the
 room above the skyline, which holds for every capacity and every order of options. Two states may
 share a fingerprint; for a hundred thousand states the chance is below one in a million.
 
-Canonical order, section bounds and decomposition are MiniMalloc's (Moffitt, ASPLOS 2023), which
-branches at the lowest buffer. Branching at the tightest section of any valley is memplan's, and is
-why most hard instances need few steps.
+Canonical order and section bounds are MiniMalloc's (Moffitt, ASPLOS 2023), which branches at the
+lowest buffer. Branching at the tightest section of any valley is memplan's, and is why most hard
+instances need few steps.
 
-The stack of frames replaces recursion, so that `search` can stop after some work and continue.
-Its state of control is in the registers: MODE, DEPTH, OPTIONS, and the part [LEFT, RIGHT).
+The stacks replace recursion, so that `search` can stop after some work and continue. The heights of
+the stacks and the next step are in the registers DEPTH, OPTIONS and MODE.
 """
 
 from __future__ import annotations
@@ -30,30 +29,24 @@ import numpy as np
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.search.state import (
     BEGIN,
-    CHOICE,
     DEPTH,
     END,
     ENTER,
     FAILED,
     FINGERPRINT,
     FIRST,
-    FROM,
     HOLE,
-    KIND,
-    LEFT,
+    INFINITE,
     MARK,
     MODE,
     NEXT,
     OPTIONS,
     OVERFLOWED,
-    PARTS,
-    RIGHT,
     SECTION,
     SOLVED,
     STOP,
     TRAIL,
     UNFINISHED,
-    UNTIL,
     UPCOMING,
     WORK,
     hole_level,
@@ -68,8 +61,6 @@ from memplan_cli.packing.search.valleys import (
     count_inside,
     find_valleys,
     has_full_basin,
-    has_trail_room,
-    split,
     tightest_section,
 )
 
@@ -91,9 +82,10 @@ def _mixed_bits(word: np.uint64) -> np.uint64:
 def _fingerprint(
     piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
 ) -> np.uint64:
-    """Return a hash of all that decides whether [left, right) can be solved; never 0.
+    """Return a hash of a state, that is of all that decides whether it has a solution; never 0.
 
-    Hashed are the unplaced buffers that start there and, for each section, the room above the floor.
+    Hashed are the unplaced buffers, and the room between floor and capacity in each section. Sections before
+    ``left`` and from ``right`` on are left out: all of their buffers are placed.
     """
     # 2 ** 64 divided by the golden ratio: small numbers times it differ in all bits.
     odd = np.uint64(0x9E3779B97F4A7C15)
@@ -136,11 +128,11 @@ def _remember_failure(state: SearchState, fingerprint: np.uint64) -> None:
 def _list_options(
     piece: PieceArrays, state: SearchState, rank: Ints, level_bonus: int, section: int
 ) -> int:
-    """Write the options at a section to the option stack; return the index after the last.
+    """Write the options at a section above the option stack; return the index after the last.
 
-    An option is to place a buffer that covers the section on its floor, between the walls of its valley,
-    or to leave a hole (`valleys`). Buffers come first, by falling preference. Register OPTIONS is not
-    changed. `_has_room` has found room for the options.
+    First come the buffers that can be placed on the floor, by falling preference: unplaced, over the section,
+    and between the walls of its valley. The last option is a hole, if there is slack for one. Register
+    OPTIONS, the height of the stack, is not changed. `_has_room` has found room for the options.
 
     Args:
         piece: The buffers.
@@ -152,12 +144,10 @@ def _list_options(
         section: Where to branch.
     """
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
-    is_placed, floor = state.is_placed, state.floor
-    options, preferences = state.options, state.preference
+    is_placed, floor, options = state.is_placed, state.floor, state.options
     begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]
-    left, right = state.registers[LEFT], state.registers[RIGHT]
-    base = state.registers[OPTIONS]
-    last = base
+    first_option = state.registers[OPTIONS]
+    options_end = first_option
     for buffer in range(piece.first[begin], piece.first[section + 1]):
         covers_section = end[buffer] > section  # it starts at the section or before
         if is_placed[buffer] or not covers_section or end[buffer] > stop:
@@ -166,117 +156,121 @@ def _list_options(
             continue  # the equal buffer before it is an option already
         top = floor[section] + sizes[buffer]
         preference = -rank[buffer]
-        if start[buffer] == begin and begin > left and floor[begin - 1] == top:
+        if start[buffer] == begin and begin > 0 and floor[begin - 1] == top:
             preference += level_bonus
-        if end[buffer] == stop and stop < right and floor[stop] == top:
+        if end[buffer] == stop and stop < len(floor) and floor[stop] == top:
             preference += level_bonus
-        preferences[buffer] = preference
-        index = last
-        while index > base and preferences[options[index - 1]] < preference:
-            options[index] = options[index - 1]
-            index -= 1
-        options[index] = buffer
-        last += 1
+        state.preference[buffer] = preference
+        _insert_sorted(options, state.preference, first_option, options_end, buffer)
+        options_end += 1
     level = state.scratch[HOLE, section]
     if level >= 0:
-        options[last] = hole_option(level)
-        last += 1
-    return int(last)
+        options[options_end] = hole_option(level)
+        options_end += 1
+    return int(options_end)
 
 
 @compiled
-def _push_frame(state: SearchState, kind: int, last: int) -> None:
-    """Open a frame for the options on the stack up to index ``last``; the mode becomes NEXT."""
-    depth = state.registers[DEPTH]
-    first = state.registers[OPTIONS]
-    state.frames[depth, KIND] = kind
-    state.frames[depth, FIRST] = first
-    state.frames[depth, END] = last
-    state.frames[depth, UPCOMING] = first
-    state.registers[DEPTH] = depth + 1
-    state.registers[OPTIONS] = last
-    state.registers[MODE] = NEXT
+def _insert_sorted(
+    options: Ints, preferences: Ints, first: int, end: int, buffer: int
+) -> None:
+    """Insert a buffer into ``options[first:end]``, which is sorted by falling preference of the buffers.
+
+    Changes ``options``: those of lower preference move up by one.
+    """
+    index = end
+    while index > first and preferences[options[index - 1]] < preferences[buffer]:
+        options[index] = options[index - 1]
+        index -= 1
+    options[index] = buffer
 
 
 @compiled
-def _push_choice(state: SearchState, section: int, fingerprint: np.uint64, last: int) -> None:
-    """Open a CHOICE frame for the options at a section of the part [LEFT, RIGHT); the mode becomes NEXT.
+def _push_frame(
+    state: SearchState, section: int, fingerprint: np.uint64, options_end: int
+) -> None:
+    """Open a frame for the options at a section, which are above the option stack.
 
-    The options are on the option stack up to index ``last``. ``fingerprint`` is that of the present
-    state, to which `_try_next_placement` returns for each option.
+    Both stacks grow: the options up to, and without, index ``options_end`` belong to the frame.
+    ``fingerprint`` is that of the present state, to which each of the options is applied.
     """
     registers = state.registers
     frame = state.frames[registers[DEPTH]]
-    frame[MARK], frame[FINGERPRINT] = registers[TRAIL], np.int64(fingerprint)
-    frame[SECTION], frame[FROM], frame[UNTIL] = section, registers[LEFT], registers[RIGHT]
-    _push_frame(state, CHOICE, last)
+    frame[FIRST] = registers[OPTIONS]
+    frame[END] = options_end
+    frame[UPCOMING] = registers[OPTIONS]
+    frame[MARK] = registers[TRAIL]
+    frame[FINGERPRINT] = np.int64(fingerprint)
+    frame[SECTION] = section
+    registers[DEPTH] += 1
+    registers[OPTIONS] = options_end
 
 
 @compiled
-def _has_room(state: SearchState, buffers: int, sections: int) -> bool:
-    """Return whether undo log and stacks have room for any step over so many buffers.
+def _has_room(state: SearchState) -> bool:
+    """Return whether undo log and stacks have room for any step.
 
-    Options are at most one for each buffer and two for each part, with a margin.
+    A step logs at most one entry for each section and one for a buffer. Its options are at most all buffers and
+    a hole.
     """
-    return (
-        has_trail_room(state, sections)
-        and state.registers[DEPTH] + 2 < len(state.frames)
-        and state.registers[OPTIONS] + buffers + 2 * sections + 8 < len(state.options)
+    buffers, sections = len(state.is_placed), len(state.floor)
+    return bool(
+        state.registers[TRAIL] + sections + 1 < len(state.trail)
+        and state.registers[DEPTH] < len(state.frames)
+        and state.registers[OPTIONS] + buffers + 1 < len(state.options)
     )
 
 
 @compiled
-def _enter(
+def _advance(
     piece: PieceArrays,
     state: SearchState,
     capacity: int,
     rank: Ints,
     level_bonus: int,
     weigh_failures: int,
-) -> None:
-    """Solve [LEFT, RIGHT) as far as nothing has to be chosen; then set the next mode.
+) -> int:
+    """Take steps while there is a single option; return the next mode.
 
-    A single option is taken. The mode becomes
+    An option is to place a buffer on the floor of a section, or to leave a hole there. The mode is
 
-    - NEXT after a frame was opened, for several options or several parts,
+    - NEXT if there are several options, for which a frame was opened,
+    - NEXT too if there is no solution: the frame below has further options, or is closed,
     - SOLVED if all buffers are placed,
-    - FAILED if there is no solution; the placed buffers stay until the frame below undoes them,
     - OVERFLOWED if the stacks or the undo log are too small.
+
+    Arguments as `search`. Spends work.
     """
-    registers = state.registers
-    left, right = registers[LEFT], registers[RIGHT]
+    floor, sections = state.floor, len(state.floor)
+    left, right = 0, sections
     while True:
-        if not _has_room(state, piece.first[right] - piece.first[left], right - left):
-            registers[MODE] = OVERFLOWED
-            return
-        base = registers[OPTIONS]
-        parts = split(piece, state, left, right)  # two options from ``base`` on for each
-        if parts == 0:
-            registers[MODE] = SOLVED
-            return
-        if parts > 1:
-            _push_frame(state, PARTS, base + 2 * parts)
-            return
-        left, right = state.options[base], state.options[base + 1]
-        registers[LEFT], registers[RIGHT] = left, right
+        if not _has_room(state):
+            return OVERFLOWED
+        # Sections whose buffers are all placed have an infinite floor. Those at both ends are left out.
+        while left < right and floor[left] == INFINITE:
+            left += 1
+        while left < right and floor[right - 1] == INFINITE:
+            right -= 1
+        if left == right:
+            return SOLVED
+        buffers = piece.first[right] - piece.first[left]
+        state.registers[WORK] -= 2 * buffers + 4 * (right - left)
         find_valleys(state, left, right)
         count_inside(piece, state, left, right)
         section = tightest_section(state, left, right, capacity, weigh_failures)
         if section == RAISED:  # floors have changed, and so may have the valleys
             continue
         if section == DEAD_END or has_full_basin(piece, state, left, right, capacity):
-            registers[MODE] = FAILED
-            return
+            return NEXT
+        first_option = state.registers[OPTIONS]
         options_end = _list_options(piece, state, rank, level_bonus, section)
-        if options_end == base + 1:
-            _take_option(piece, state, section, state.options[base])
+        if options_end == first_option + 1:
+            _take_option(piece, state, section, state.options[first_option])
             continue
         fingerprint = _fingerprint(piece, state, left, right, capacity)
-        if _is_known_failure(state, fingerprint):
-            registers[MODE] = FAILED
-            return
-        _push_choice(state, section, fingerprint, options_end)
-        return
+        if not _is_known_failure(state, fingerprint):
+            _push_frame(state, section, fingerprint, options_end)
+        return NEXT
 
 
 @compiled
@@ -290,58 +284,24 @@ def _take_option(piece: PieceArrays, state: SearchState, section: int, option: i
 
 
 @compiled
-def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
-    """Try the next option of the frame on top, or close the frame if none is left."""
-    if state.frames[state.registers[DEPTH] - 1, KIND] == CHOICE:
-        _try_next_placement(piece, state)
-    else:
-        _enter_next_part(state)
+def _try_next_option(piece: PieceArrays, state: SearchState) -> int:
+    """Undo the former option of the frame on top, and take the next one; return the next mode.
 
-
-@compiled
-def _try_next_placement(piece: PieceArrays, state: SearchState) -> None:
-    """Undo the former option of the CHOICE frame on top, and place the next one: a buffer or a hole.
-
-    If none is left, the frame is closed as failed, and its state is remembered.
+    If no option is left, the frame is removed, and its state is remembered as one without a solution. The
+    mode is then NEXT, for the frame below; else it is ENTER.
     """
     registers = state.registers
     frame = state.frames[registers[DEPTH] - 1]
     undo(piece, state, frame[MARK])
-    index = frame[UPCOMING]
-    if index == frame[END]:
+    upcoming = frame[UPCOMING]
+    if upcoming == frame[END]:
         _remember_failure(state, np.uint64(frame[FINGERPRINT]))
-        _pop_frame(state)
-        registers[MODE] = FAILED
-        return
-    frame[UPCOMING] = index + 1
-    registers[OPTIONS] = frame[END]  # the frames above this one are closed, with their options
-    registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
-    registers[MODE] = ENTER
-    _take_option(piece, state, frame[SECTION], state.options[index])
-
-
-@compiled
-def _enter_next_part(state: SearchState) -> None:
-    """Continue with the next part of the PARTS frame on top; if none is left, close the frame as solved."""
-    registers = state.registers
-    frame = state.frames[registers[DEPTH] - 1]
-    index = frame[UPCOMING]
-    if index == frame[END]:
-        _pop_frame(state)
-        registers[MODE] = SOLVED
-        return
-    # A part has two entries: its first section, and that after its last.
-    frame[UPCOMING] = index + 2
-    registers[OPTIONS] = frame[END]  # the frames above this one are closed, with their options
-    registers[LEFT], registers[RIGHT] = state.options[index], state.options[index + 1]
-    registers[MODE] = ENTER
-
-
-@compiled
-def _pop_frame(state: SearchState) -> None:
-    """Remove the frame on top, with its options."""
-    state.registers[DEPTH] -= 1
-    state.registers[OPTIONS] = state.frames[state.registers[DEPTH], FIRST]
+        registers[DEPTH] -= 1
+        registers[OPTIONS] = frame[FIRST]
+        return NEXT
+    frame[UPCOMING] = upcoming + 1
+    _take_option(piece, state, frame[SECTION], state.options[upcoming])
+    return ENTER
 
 
 @compiled
@@ -362,21 +322,16 @@ def search(
     For ``rank`` and ``level_bonus`` see `_list_options`, for ``weigh_failures`` `tightest_section`.
     """
     registers = state.registers
-    while registers[WORK] > 0:
+    while registers[WORK] > 0:  # `_advance` spends it
         mode = registers[MODE]
         if mode == ENTER:
-            _enter(piece, state, capacity, rank, level_bonus, weigh_failures)
-        elif mode == NEXT:
-            _try_next_option(piece, state)
-        elif mode == OVERFLOWED:
-            return OVERFLOWED
+            registers[MODE] = _advance(
+                piece, state, capacity, rank, level_bonus, weigh_failures
+            )
+        elif mode != NEXT:
+            return int(mode)
+        elif registers[DEPTH] == 0:
+            return FAILED
         else:
-            # One solved option solves its choice, and one failed part fails all parts. The first frame
-            # of the other kind has further parts to solve, or further options to try.
-            decided = CHOICE if mode == SOLVED else PARTS
-            while registers[DEPTH] > 0 and state.frames[registers[DEPTH] - 1, KIND] == decided:
-                _pop_frame(state)
-            if registers[DEPTH] == 0:
-                return int(mode)
-            registers[MODE] = NEXT
+            registers[MODE] = _try_next_option(piece, state)
     return UNFINISHED

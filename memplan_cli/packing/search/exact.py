@@ -29,7 +29,6 @@ from memplan_cli.packing.search.state import (
     new_state,
     piece_arrays,
 )
-from memplan_cli.packing.search.valleys import has_trail_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +94,6 @@ class Searcher:
         piece: The piece.
         arrays: Its buffers, sorted.
         columns: For each entry of the arrays, the buffer's index in the columns of the piece.
-        _trail_length: Entries for which the undo log of the next restart has room.
         _failed: Hash table of the states without a solution (`SearchState.failed`).
         _failures: Failures of each section, plus one (`SearchState.failures`).
     """
@@ -103,27 +101,23 @@ class Searcher:
     piece: Piece
     arrays: PieceArrays = field(init=False)
     columns: list[int] = field(init=False)
-    _trail_length: int = field(init=False)
     _failed: Words = field(init=False)
     _failures: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self.arrays, self.columns = piece_arrays(self.piece)
-        sections, buffers = len(self.arrays.load), len(self.arrays.size)
-        # A log that turns out to be too short is lengthened in `_search_once`.
-        self._trail_length = 256 * (buffers + sections) + 1000
         self._failed = np.zeros(1 << 19, np.uint64)
-        self._failures = np.ones(sections, np.int64)
+        self._failures = np.ones(len(self.arrays.load), np.int64)
 
     def fit(self, capacity: int, budget: WorkBudget) -> tuple[Answer, Placement]:
         """Return whether the piece fits into ``capacity`` units, and the placement if it does.
 
         The answer is UNKNOWN if the budget is over first; the work done is spent from it.
         """
-        if capacity < self.piece.load:
+        if capacity < self.piece.load:  # no layout is lower than the load
             return Answer.NO, ()
-        # Each restart has the work to place all buffers, and more once all orders were tried. A step
-        # places one buffer and spends about so much (`split`, `has_full_basin`).
+        # Each restart has the work to place all buffers, and more once all orders were tried. A step places
+        # one buffer, and examines each buffer about twice and each section about six times.
         sections, buffers = len(self.arrays.load), len(self.arrays.size)
         step_work = 2 * buffers + 6 * sections
         placing_work = 2 * buffers * step_work  # twice, because some steps are taken back
@@ -140,12 +134,13 @@ class Searcher:
     def _search_once(
         self, capacity: int, restart: int, budget: WorkBudget
     ) -> tuple[Answer, Placement]:
-        """Search with the order of one restart until the budget is over; return as `fit` does.
+        """Search for a placement within ``capacity`` units, with the order of options of one restart.
 
-        Of the restarts with random changes (`_rank`), some weigh sections by their failures. Failed states,
-        failures and the length of the undo log are kept for later restarts.
+        The answer is UNKNOWN if the budget is over or a stack of the search is full. The failed states and the
+        failures of sections that are found are kept for later restarts. Of the restarts with random changes
+        (`_rank`), some weigh sections by their failures.
         """
-        state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
+        state = new_state(self.arrays, self._failed, self._failures)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
         noisy_restart = restart - len(_OPTION_ORDERS)  # negative: no random changes
@@ -168,10 +163,6 @@ class Searcher:
             if mode == FAILED:
                 return Answer.NO, ()
             if mode == OVERFLOWED:
-                # If the log was too short, the next restart gets a longer one. The stacks stay as they are,
-                # because a search that fills them is not worth going on: it leaves one hole after another.
-                if not has_trail_room(state, len(self.arrays.load)):
-                    self._trail_length *= 4
                 break
         return Answer.UNKNOWN, ()
 
@@ -218,30 +209,19 @@ def try_bound(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> Be
 def shrink(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
     """Return a placement lowered towards its bound or the target height, as the work allows.
 
-    The target height and the bound are tried first. Then capacities between the bound and the
-    height are bisected, down to a thousandth of the height. Each of these tries spends a part of the
-    remaining work at most, so that some is left for the later ones. It lowers the height, raises the
-    bound, or ends without an answer. Last, the height is lowered by one unit at a time with all of the
-    work that is left.
+    The target height and the bound are tried first. Then the capacities between the bound and the height
+    are bisected. A try lowers the height, raises the bound, or ends without an answer when its share of
+    the remaining work is spent; then only higher capacities are tried.
     """
     for capacity in (best.target_height, best.bound):
         if not best.may_stop(budget) and best.bound <= capacity < best.height:
             best = _try_capacity(searcher, capacity, best, budget, share=0.5)
-    low = best.bound  # or the highest capacity that the bisection tried without success
-    while not best.may_stop(budget):
-        gap = best.height - low
-        if gap <= max(1, best.height // 1000):
-            break
-        capacity = low + gap // 2
+    low = best.bound  # the lowest capacity that may be tried
+    while not best.may_stop(budget) and low < best.height:
+        capacity = (low + best.height) // 2
         best = _try_capacity(searcher, capacity, best, budget, share=0.3)
         if best.height > capacity:  # no placement was found
-            low = capacity
-        low = max(low, best.bound)  # the try may have raised the bound
-    while not best.may_stop(budget):
-        height = best.height
-        best = _try_capacity(searcher, height - 1, best, budget, share=1.0)
-        if best.height == height:
-            break
+            low = capacity + 1
     return best
 
 

@@ -38,79 +38,69 @@ OPTIONS = 2
 """Number of entries on the option stack."""
 MODE = 3
 """What to do next: one of the modes below."""
-LEFT = 4
-"""First section of the part that is being solved."""
-RIGHT = 5
-"""Section after the last of that part."""
-WORK = 6
+WORK = 4
 """Units of work that may still be spent."""
-_REGISTERS = 7
+_REGISTERS = 5
 
 # Modes: the values of ``registers[MODE]``.
 ENTER = 0
-"""Solve the sections from LEFT to RIGHT."""
-SOLVED = 1
-"""All buffers of the part are placed."""
-NEXT = 2
-"""Try the next option of the frame on top."""
-FAILED = 3
-"""The part has no solution in the present state."""
-OVERFLOWED = 4
+"""Take steps from the present state on."""
+NEXT = 1
+"""Try the next option of the frame on top; without a frame, there is no solution."""
+SOLVED = 2
+"""All buffers are placed."""
+OVERFLOWED = 3
 """The undo log or a stack has no room for another step."""
 
+# Results of a search, besides SOLVED and OVERFLOWED.
+FAILED = 4
+"""There is no solution."""
 UNFINISHED = 5
-"""Result of a search, besides SOLVED, FAILED and OVERFLOWED: its work is used up."""
+"""The work is used up."""
 
 # Columns of `SearchState.frames`.
-KIND = 0
-"""CHOICE or PARTS."""
-FIRST = 1
+FIRST = 0
 """Index of the frame's first option on the option stack."""
-END = 2
+END = 1
 """Index after its last option."""
-UPCOMING = 3
+UPCOMING = 2
 """Index of the option that is tried next."""
-MARK = 4
-"""Length of the undo log when the frame was opened. For CHOICE only, as are those below."""
-FINGERPRINT = 5
+MARK = 3
+"""Length of the undo log when the frame was opened."""
+FINGERPRINT = 4
 """Fingerprint of the state when the frame was opened."""
-SECTION = 6
+SECTION = 5
 """The section at which the options are."""
-FROM = 7
-"""First section of the part to which the frame belongs."""
-UNTIL = 8
-"""Section after the last of that part."""
-_FRAME_COLUMNS = 9
-
-CHOICE = 0
-"""Kind of frame: one of the options must lead to a solution."""
-PARTS = 1
-"""Kind of frame: all options are independent parts that must be solved."""
+_FRAME_COLUMNS = 6
 
 # Rows of `SearchState.scratch`, with one entry for each section. For valleys and inside buffers see
 # `valleys`.
-CROSSING = 0
-"""In `split`: change in the number of unplaced buffers that continue in the next section."""
-BEGIN = 1
+BEGIN = 0
 """First section of the level stretch of floor that holds the section."""
-STOP = 2
+STOP = 1
 """Section after the last of that stretch."""
-CAP = 3
+CAP = 2
 """Lower wall of the valley that holds the section, in units; -1 if the stretch is no valley."""
-INSIDE_UNITS = 4
+INSIDE_UNITS = 3
 """Units of the inside buffers that cover the section."""
-INSIDE_COUNT = 5
+INSIDE_COUNT = 4
 """Number of the inside buffers that cover the section, equal buffers counted once."""
-SMALLEST_LEFT = 6
+SMALLEST_LEFT = 5
 """Size of the smallest inside buffer of the valley that ends before the section, or INFINITE."""
-SMALLEST_RIGHT = 7
+SMALLEST_RIGHT = 6
 """Size of the smallest inside buffer of the valley that starts after the section, or INFINITE."""
-HOLE = 8
+HOLE = 7
 """Level up to which a hole at the section reaches, or -1 if there is no slack for a hole."""
-_SCRATCH_ROWS = 9
+STACK_BEGIN = 8
+"""In `has_full_basin`: first section of each entry of a stack."""
+STACK_LEVEL = 9
+"""In `has_full_basin`: level of each entry of that stack."""
+CHANGE = 10
+"""In `has_full_basin`: change in the units of the buffers of a basin at the section."""
+_SCRATCH_ROWS = 11
 
 INFINITE = 1 << 60
-"""Higher than any arena: the height of the walls at the edges of a part."""
+"""Higher than any arena: the height of the walls at the edges of a piece."""
 
 
 class PieceArrays(NamedTuple):
@@ -134,7 +124,8 @@ class SearchState(NamedTuple):
     """Everything that changes during a search."""
 
     floor: Ints
-    """For each section the lowest offset that an unplaced buffer may get there."""
+    """For each section the lowest offset that an unplaced buffer may get there; INFINITE if all of its
+    buffers are placed."""
     unplaced: Ints
     """For each section the units of the buffers that are live there and not placed."""
     is_placed: NDArray[np.int8]
@@ -145,16 +136,14 @@ class SearchState(NamedTuple):
     """Undo log, one row for each change: (section, former floor) for a hole, (-1 - buffer, offset) for
     a placed buffer."""
     frames: Ints
-    """Stack of decisions, one row each."""
+    """Stack of decisions, one row each, with the columns FIRST to SECTION."""
     options: Ints
-    """Stack of options. An option of a CHOICE frame is one entry: a buffer to place, or a hole as
-    `hole_option`. An option of a PARTS frame is two: the first section of a part, and the section
-    after its last."""
+    """Stack of options: a buffer to place, or a hole as `hole_option`."""
     registers: Ints
     """The scalars of the search, at the indices TRAIL to WORK."""
     scratch: Ints
-    """Temporary rows with one entry for each section and one for their end, at the indices CROSSING
-    to HOLE."""
+    """Temporary rows with one entry for each section and one for their end, at the indices BEGIN to
+    CHANGE."""
     preference: Ints
     """Temporary: of each buffer, the preference with which it is sorted among the options."""
     failed: Words
@@ -182,24 +171,18 @@ def piece_arrays(piece: Piece) -> tuple[PieceArrays, list[int]]:
     return PieceArrays(start, end, size, twin, first, load), columns
 
 
-def new_state(
-    piece: PieceArrays, failed: Words, failures: Ints, trail_length: int
-) -> SearchState:
+def new_state(piece: PieceArrays, failed: Words, failures: Ints) -> SearchState:
     """Return a state in which no buffer is placed.
 
-    Args:
-        piece: The buffers.
-        failed: The table of failed states that the state shares with earlier ones (`SearchState`).
-        failures: The counts of failures that it shares with them.
-        trail_length: Entries for which the undo log has room.
+    ``failed`` and ``failures`` are the table of failed states and the counts of failures that the state
+    shares with earlier ones of the piece (`SearchState`).
     """
     buffers, sections = len(piece.size), len(piece.load)
-    # DEPTH, OPTIONS, TRAIL and LEFT are 0, and so is the mode ENTER.
-    registers = np.zeros(_REGISTERS, np.int64)
-    registers[RIGHT] = sections
-    # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
+    # The stacks and the undo log have room for usual searches. One that needs more ends with OVERFLOWED, and is
+    # not worth going on: it leaves one hole after another.
     max_frames = 4 * (buffers + sections) + 100
     max_options = 64 * (buffers + sections) + 1000
+    max_changes = 256 * (buffers + sections) + 1000
     # One entry for each section, and one for the end of the last: buffers are counted as changes at
     # their start and end.
     scratch_length = sections + 1
@@ -208,10 +191,10 @@ def new_state(
         unplaced=piece.load.copy(),
         is_placed=np.zeros(buffers, np.int8),
         offset=np.zeros(buffers, np.int64),
-        trail=np.zeros((trail_length, 2), np.int64),
+        trail=np.zeros((max_changes, 2), np.int64),
         frames=np.zeros((max_frames, _FRAME_COLUMNS), np.int64),
         options=np.zeros(max_options, np.int64),
-        registers=registers,
+        registers=np.zeros(_REGISTERS, np.int64),  # empty stacks, and the mode ENTER
         scratch=np.zeros((_SCRATCH_ROWS, scratch_length), np.int64),
         preference=np.zeros(buffers, np.int64),
         failed=failed,
@@ -239,14 +222,15 @@ def hole_level(option: int) -> int:
 def place_on_floor(piece: PieceArrays, state: SearchState, buffer: int) -> None:
     """Place a buffer on the floor, which must be level over all its sections.
 
-    Raises the floor, lowers ``unplaced``, and logs the step in the undo log ``trail``.
+    Raises the floor to the top of the buffer, to INFINITE where it is the last one. Lowers ``unplaced``, and
+    logs the step in the undo log ``trail``.
     """
     floor, unplaced, trail = state.floor, state.unplaced, state.trail
     begin, end, size = piece.start[buffer], piece.end[buffer], piece.size[buffer]
     offset = floor[begin]
     for section in range(begin, end):
-        floor[section] = offset + size
         unplaced[section] -= size
+        floor[section] = offset + size if unplaced[section] > 0 else INFINITE
     length = state.registers[TRAIL]
     # Negative for a buffer: in the entry of a hole, this is a section.
     trail[length, 0], trail[length, 1] = -1 - buffer, offset

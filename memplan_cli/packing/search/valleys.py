@@ -1,7 +1,7 @@
 """Valleys of a skyline: where to branch, and bounds that prune.
 
 A *valley* is an interval of sections with level floor that has a higher floor, or the edge of
-the part being solved, on both sides. Take any section of a valley, and a layout in which no
+the piece, on both sides. (Sections whose buffers are all placed have an infinite floor.) Take any section of a valley, and a layout in which no
 buffer can be moved down. There, either a buffer that covers the section and fits between the
 walls is on the floor, or a hole is left. This holds for every section of every valley, so the
 search may branch at the section with the fewest options.
@@ -27,16 +27,16 @@ from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.search.state import (
     BEGIN,
     CAP,
-    CROSSING,
+    CHANGE,
     HOLE,
     INFINITE,
     INSIDE_COUNT,
     INSIDE_UNITS,
-    OPTIONS,
     SMALLEST_LEFT,
     SMALLEST_RIGHT,
+    STACK_BEGIN,
+    STACK_LEVEL,
     STOP,
-    TRAIL,
     WORK,
     raise_floor,
 )
@@ -53,49 +53,8 @@ FAILURE_BITS = 20
 
 
 @compiled
-def split(piece: PieceArrays, state: SearchState, left: int, right: int) -> int:
-    """Push the parts of [left, right) that share no unplaced buffer; return their number.
-
-    Each part is pushed on the option stack as its first section and the section after its last,
-    the part with the fewest buffers first. Register OPTIONS is not changed.
-    """
-    first, start, end = piece.first, piece.start, piece.end
-    is_placed, unplaced, options = state.is_placed, state.unplaced, state.options
-    crossing = state.scratch[CROSSING]
-    crossing[left:right] = 0
-    first_buffer, stop_buffer = first[left], first[right]
-    state.registers[WORK] -= 2 * (stop_buffer - first_buffer) + 4 * (right - left)
-    for buffer in range(first_buffer, stop_buffer):
-        if not is_placed[buffer]:
-            crossing[start[buffer]] += 1
-            crossing[end[buffer] - 1] -= 1
-    base = state.registers[OPTIONS]
-    stop = base
-    begin, continuing = -1, 0  # first section of the present part, -1 between parts
-    for section in range(left, right):
-        continuing += crossing[section]
-        if begin < 0 and unplaced[section] > 0:
-            begin = section
-        if begin >= 0 and continuing == 0:
-            # Sorted insertion by number of buffers: a small part fails or succeeds soonest.
-            buffers = first[section + 1] - first[begin]
-            index = stop
-            while index > base and (
-                first[options[index - 1]] - first[options[index - 2]] > buffers
-            ):
-                options[index] = options[index - 2]
-                options[index + 1] = options[index - 1]
-                index -= 2
-            options[index] = begin
-            options[index + 1] = section + 1
-            stop += 2
-            begin = -1
-    return int((stop - base) // 2)
-
-
-@compiled
 def find_valleys(state: SearchState, left: int, right: int) -> None:
-    """Find the valleys among the sections [left, right), whose ends are walls of any height.
+    """Find the valleys among the sections [left, right). Outside of these, the floor counts as infinite.
 
     Fills three scratch rows for each section: BEGIN and STOP, the first section of its interval of equal
     floor and the section after its last; and CAP, the lower of both walls, or -1 if the interval is no
@@ -159,8 +118,10 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
 def _accumulate_inside(state: SearchState, left: int, right: int) -> None:
     """Turn the entries of `count_inside`, where buffers begin and stop, into values of each section.
 
-    Changes are summed up from left to right. SMALLEST_LEFT becomes the smallest of all entries of the valley
-    up to the section, whose buffers end before it, and SMALLEST_RIGHT the smallest of those after it.
+    Before, an entry is about the buffers that begin or stop at its section alone. INSIDE_UNITS and INSIDE_COUNT
+    are summed up from left to right. A buffer that stops at a section or earlier, in the same valley, ends
+    before that section: SMALLEST_LEFT becomes the smallest of these entries. SMALLEST_RIGHT becomes the
+    smallest of the entries after the section, whose buffers begin after it.
     """
     scratch = state.scratch
     units, count, smallest = 0, 0, INFINITE
@@ -178,9 +139,9 @@ def _accumulate_inside(state: SearchState, left: int, right: int) -> None:
         is_last_of_valley = scratch[STOP, section] == section + 1
         if is_last_of_valley:
             smallest = INFINITE
-        starting_here = scratch[SMALLEST_RIGHT, section]
+        beginning_here = scratch[SMALLEST_RIGHT, section]
         scratch[SMALLEST_RIGHT, section] = smallest
-        smallest = min(smallest, starting_here)
+        smallest = min(smallest, beginning_here)
 
 
 @compiled
@@ -189,15 +150,16 @@ def tightest_section(
 ) -> int:
     """Return the section of the valleys of [left, right) with the lowest score, DEAD_END or RAISED.
 
-    The score of a section is its number of options: to place one of the inside buffers that cover it on
-    the floor, or to leave a hole. If ``weigh_failures`` is 1, it is divided by the failures of the section:
-    those that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
+    The score of a section is its number of options: to place one of the unplaced buffers that cover it and fit
+    between the walls of its valley, or to leave a hole. If ``weigh_failures`` is 1, it is divided by the
+    failures of the section: those that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
 
     DEAD_END: in some section the buffers must exceed the capacity. Its failure is counted.
-    RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap,
-    so that the valleys have to be found again.
+    RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap, the lower
+    wall of the valley, so that the valleys have to be found again.
 
-    `find_valleys` and `count_inside` have filled their scratch rows. Fills the row HOLE.
+    `find_valleys` and `count_inside` have filled their scratch rows. Fills the row HOLE: the level up to which a
+    hole in the section reaches, or -1 if the buffers above the hole would exceed the capacity.
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
@@ -241,33 +203,34 @@ def has_full_basin(
 ) -> bool:
     """Return whether, in a section of a basin of [left, right), the buffers must exceed the capacity.
 
-    A basin is an interval of sections between two walls, with any floors below these:
+    A basin is an interval of sections between two walls, with any lower floors between them:
 
         |               |   <- cap: the lower wall
         |       +-+     |
         |   +---+ +-+   |
         +---+       +---+
 
-    The failure of that section is counted in ``state.failures``.
-
-    Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry
-    stands for the sections from its begin to the present one, whose floors are at most its level. The
-    stack is in the scratch rows CROSSING and INSIDE_COUNT, and `_must_exceed_capacity` uses
-    INSIDE_UNITS: the counts of `count_inside` are lost.
+    Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry stands
+    for the sections from its begin to the present one, whose floors are at most its level. Counts the failure
+    of the section. Fills the scratch rows STACK_BEGIN and STACK_LEVEL, and as `_must_exceed_capacity`.
     """
-    stack_begin, stack_level = state.scratch[CROSSING], state.scratch[INSIDE_COUNT]
+    stack_begin, stack_level = state.scratch[STACK_BEGIN], state.scratch[STACK_LEVEL]
     floor, depth = state.floor, 0  # ``depth`` is the number of entries on the stack
     for section in range(left, right + 1):
         level = floor[section] if section < right else INFINITE
         begin = section
-        # The floor here is a wall of the basins of lower entries, which end before this section.
+        # The floor here is the right wall of the basins of lower entries, which end before this section. The
+        # left wall is the entry below.
         while depth > 0 and stack_level[depth - 1] < level:
             depth -= 1
             begin = stack_begin[depth]
-            cap = min(level, stack_level[depth - 1] if depth > 0 else INFINITE)
-            if cap < INFINITE and _must_exceed_capacity(
-                piece, state, begin, section, cap, capacity
-            ):
+            left_wall = stack_level[depth - 1] if depth > 0 else INFINITE
+            cap = min(left_wall, level)
+            # With one level, it is a valley, of which `tightest_section` has made the test.
+            has_one_level = state.scratch[STOP, begin] >= section
+            if has_one_level or cap == INFINITE:
+                continue
+            if _must_exceed_capacity(piece, state, begin, section, cap, capacity):
                 return True
         # If the top entry has the same level, it stands for these sections too.
         if depth == 0 or stack_level[depth - 1] > level:
@@ -283,20 +246,16 @@ def _must_exceed_capacity(
 ) -> bool:
     """Return whether, in a section of the basin [begin, stop), the buffers must exceed the capacity.
 
-    A basin is an interval of sections whose floors are all below ``cap``, the lower of the two walls
-    beside it. An unplaced buffer that reaches over a wall goes to ``cap`` or higher.
+    All floors of the basin are below ``cap``, the lower of the two walls beside it. An unplaced buffer that
+    reaches over a wall goes to ``cap`` or higher; the other ones, inside the basin, count nothing.
 
-    False for a basin with one level: that is a valley, and `tightest_section` has made the same test.
-    Counts the failure of the section in ``state.failures``, spends work, and changes the scratch row
-    INSIDE_UNITS: units of buffers between the walls are added at their start and subtracted at their end.
+    Counts the failure of the section in ``state.failures``, spends work, and fills the scratch row CHANGE.
     """
-    has_one_level = state.scratch[STOP, begin] >= stop
-    if has_one_level:
-        return False
-    first, start, end, sizes = piece.first, piece.start, piece.end, piece.size
-    change, is_placed, unplaced = state.scratch[INSIDE_UNITS], state.is_placed, state.unplaced
+    start, end, sizes = piece.start, piece.end, piece.size
+    change, is_placed, unplaced = state.scratch[CHANGE], state.is_placed, state.unplaced
     change[begin : stop + 1] = 0
-    first_buffer, stop_buffer = first[begin], first[stop]
+    # The buffers that start in the basin: others reach over the left wall.
+    first_buffer, stop_buffer = piece.first[begin], piece.first[stop]
     state.registers[WORK] -= stop_buffer - first_buffer + 2 * (stop - begin)
     for buffer in range(first_buffer, stop_buffer):
         if not is_placed[buffer] and end[buffer] <= stop:
@@ -310,9 +269,3 @@ def _must_exceed_capacity(
             state.failures[section] += 1
             return True
     return False
-
-
-@compiled
-def has_trail_room(state: SearchState, sections: int) -> bool:
-    """Return whether the undo log has room for a step over so many sections, with a margin."""
-    return bool(state.registers[TRAIL] + 4 * sections + 8 < len(state.trail))
