@@ -290,7 +290,7 @@ class GreedyChooser:
         ]
 
     def _fill_heap(self, gaps: Sequence[tuple[ValueNumber, Gap]]) -> None:
-        """Replace the heap by the candidates that drop a value in one of its gaps."""
+        """Replace the heap by the candidates that drop a value in one of these gaps and have a gain."""
         self._heap = []
         for value, gap in gaps:
             candidate = self._evaluate(value, gap)
@@ -305,7 +305,7 @@ class GreedyChooser:
         return int(np.minimum(excess, schedule.values.sizes[value]).sum())
 
     def _ratio_without_inputs(self, value: ValueNumber, gap: Gap) -> float:
-        """Return gain per work of a drop, if the inputs of its copy cost nothing."""
+        """Return gain per work of a value's drop in a gap, if the inputs of the copy cost nothing."""
         return self._gain(value, gap) / (self.schedule.values.work[value] + KERNEL_LAUNCH)
 
     def _take_best(self) -> int:
@@ -333,9 +333,9 @@ class GreedyChooser:
     def _evaluate(self, value: ValueNumber, gap: Gap) -> _Candidate | None:
         """Return the candidate that drops a value in a gap, with what its copy needs.
 
-        `_add_inputs` lowers its gain and adds to its work. Then the excess of its *transient bytes* is
-        subtracted: bytes that only its copies need, while they run. None if no gain is left, or if
-        `_add_inputs` gives the candidate up.
+        The gain is the bytes above the budget that the drop saves, summed over places. What the inputs of
+        the copy add is subtracted (`_add_inputs`), and what is needed only while the copies run. None if no
+        gain is left, or if too many copies would run or the ratio of gain and work is too small.
         """
         gain = self._gain(value, gap)
         if gain <= 0:
@@ -343,7 +343,7 @@ class GreedyChooser:
         candidate = _Candidate(value, gap, gain, work=self.schedule.values.work[value])
         if not self._add_inputs(candidate):
             return None
-        # Only the bytes beyond those of other copies at the place are new (see `_transient_bytes`).
+        # Other copies at the place run one after the other, so only bytes beyond theirs are new.
         added_bytes = max(candidate.transient_bytes - self._transient_bytes[gap.end], 0)
         candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
         return candidate if candidate.gain > 0 else None

@@ -186,10 +186,10 @@ def _work_of_copies(written: RecomputedProgram) -> int:
 
 
 def without_needless_copies(trial: Trial, planned_vars: PlannedVars, budget: int) -> Trial:
-    """Return a trial without the copies that its peak does not need.
+    """Return a trial without needless copies, those without which the peak meets the budget as well.
 
-    Copies are removed one by one, those with most work first, as long as the peak is within the
-    budget or not above the trial's own. The trial is returned as it is if that would take too long.
+    If the trial exceeds the budget, its own peak counts instead. Copies are removed one by one, those with
+    most work first. The trial is returned as it is if that would take too long.
     """
     max_peak = max(trial.peak, budget)
     copies = trial.written.copies
