@@ -168,13 +168,10 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
     It does if the rows fill whole registers, or if the elements before each chunk do. True for
     operators without summed rows.
     """
-    row_divisor, data, data_map = (
-        _divisor_of_summed_row(node),
-        node.data_shape,
-        split.inputs[0],
-    )
+    row_divisor = _divisor_of_summed_row(node)
     if row_divisor is None or row_divisor % _REGISTER_ELEMENTS == 0:
         return True
+    data, data_map = node.data_shape, split.inputs[0]
     if data_map is None or prod(data[: data_map.axis]) > 1:
         return False  # chunks of an inner axis are not contiguous
     elements_per_index = prod(data[data_map.axis + 1 :])

@@ -217,7 +217,7 @@ def _is_in_boundary(
     """Whether a tensor that some op of a region reads or makes is in the boundary of the region."""
     producer = graph.dataflow.producer.get(var)
     if producer is None or var in graph.weights:
-        return False  # it is not planned; a weight has a producer if it is a Constant op
+        return False  # graph inputs and weights, also those of Constant ops, are not planned
     if producer not in ops:
         return True
     if producer in duplicated:
@@ -308,7 +308,8 @@ def _added_boundary_bytes(
     Only tensors that the op reads or makes can enter or leave the boundary. ``duplicated`` are the
     duplicated ops of the region, with the op if it joins as one.
     """
-    ops, boundary_vars = {*region.splits, joining}, {*region.inputs, *region.outputs}
+    ops = {*region.splits, joining}
+    boundary_vars = {*region.inputs, *region.outputs}
     added_bytes = 0
     for var in {*graph.dataflow.reads[joining], *filter(None, graph.ops[joining].outputs)}:
         was_in_boundary = var in boundary_vars

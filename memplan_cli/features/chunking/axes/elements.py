@@ -178,9 +178,10 @@ def _splits_except(
 
     No input but the first is sliced.
     """
-    axes, rank = mixed_axes(node), len(node.data_shape)
+    axes = mixed_axes(node)
     if axes is None:
         return ()
+    rank = len(node.data_shape)
     mixed = {int(axis) % rank for axis in axes}
     return same_axis_splits(node, [axis for axis in range(rank) if axis not in mixed])
 
