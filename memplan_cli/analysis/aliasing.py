@@ -133,9 +133,9 @@ def _unite_branch_results(
     """Put results of the branches of an If into the groups of the If's outputs, position by position.
 
     A result shares nothing if it has another size than the output, or if it must be copied
-    (`_shareable_roots`).
+    (`_shareable_roots`). Vars are given by their numbers, as in `_Groups`.
     """
-    op, number, sizes = branch_op.op, groups.number, groups.sizes
+    op, sizes = branch_op.op, groups.sizes
     roots_by_branch = [
         _shareable_roots(body, path, blocks, groups)
         for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
@@ -143,15 +143,12 @@ def _unite_branch_results(
     # In an invalid model a branch may have too few results: the last outputs then share nothing.
     roots_by_position = zip(*roots_by_branch, strict=False)
     for var, roots in zip(op.outputs, roots_by_position, strict=False):
-        output = number.get(var)
-        if output is None:
+        output = groups.number.get(var)
+        if output is None:  # not planned
             continue
-        fitting = [root for root in roots if root is not None and sizes[root] == sizes[output]]
-        # Results of the first branch are the oldest, and the output of the If is the youngest. `unite` makes
-        # the older of two roots the root, and of two equally old roots that of its first argument.
-        oldest, *younger = [*fitting, output]
-        for member in younger:
-            groups.unite(oldest, member)
+        for root in roots:
+            if root is not None and sizes[root] == sizes[output]:
+                groups.unite(root, output)
 
 
 def _unite_results_in_place(

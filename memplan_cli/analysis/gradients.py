@@ -62,18 +62,22 @@ def find_trained(program: Program, forward: Collection[int]) -> Trained:
         forward: The indices of the ops that the loss depends on.
     """
     evidence = _Evidence(program, forward)
+    # One such output shows that the graph trains. Then other outputs are gradients on less evidence: that of a
+    # bias, for example, does not depend on the other operand of the Add.
     if not any(map(evidence.is_likely_gradient, evidence.outputs)):
         return Trained()
     updates = _Updates(evidence)
     parameters: dict[VarId, None] = {}
     gradients: dict[VarId, None] = {}
     for output in evidence.outputs:
-        candidates = evidence.parameters_like(output)
+        candidates = evidence.candidates_of_type(output)  # with its dtype and shape
         sources = updates.sources.get(output, frozenset())
         trained = [var for var in candidates if var in sources]
         if trained:  # the output is the new value of these parameters
             final_gradients = updates.gradients(output)
-        elif not sources:  # no update computes the output, so it may itself be a gradient
+        elif (
+            not sources
+        ):  # no update computes the output: it is the gradient of a candidate, if any
             trained = list(candidates)
             final_gradients = (output,)
         else:  # the new value of another tensor, such as a momentum
@@ -95,7 +99,8 @@ class _Evidence:
         dataflow: producers and consumers of the main graph.
         outputs: the float graph outputs that ops outside of the forward part compute: each may be a
             gradient or the new value of a parameter.
-        readers: var that may be a parameter -> the forward ops that read it, or a reshape or cast of it.
+        candidates: each var that may be a parameter -> the indices of the forward ops that read it, or a
+            reshape or cast of it.
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
@@ -116,15 +121,15 @@ class _Evidence:
         self._uncast = _originals(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
         self._varying = _varying(dataflow, program.body.inputs)
-        self.readers: dict[VarId, list[int]] = {}
+        self.candidates: dict[VarId, list[int]] = {}
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
         """Dtype and shape -> the vars that may be parameters."""
         for index in sorted(forward) if self.outputs else ():
             if _is_value_preserving(dataflow.ops[index]):
                 continue
             for parameter in filter(self._may_be_parameter, self._operands(index)):
-                self.readers.setdefault(parameter, []).append(index)
-        for parameter in self.readers:
+                self.candidates.setdefault(parameter, []).append(index)
+        for parameter in self.candidates:
             var_record = program.vars[parameter]
             dtype_and_shape = var_record.dtype, var_record.shape
             self._by_type.setdefault(dtype_and_shape, []).append(parameter)
@@ -132,8 +137,9 @@ class _Evidence:
     def is_likely_gradient(self, output: VarId) -> bool:
         """Return whether an output is very likely the gradient or the new value of a parameter.
 
-        It has the three properties of the module's docstring for an op ``f(a, P)``. A constant ``a`` says nothing
-        about training. False for a scalar, because many outputs are scalars.
+        For a parameter ``P`` and a forward op ``f(a, P)`` with a varying operand ``a``, it has the dtype and
+        shape of ``P``, and ops outside of the forward part compute it from ``a`` and from the result of ``f`` (or
+        a later value up to the loss). False for a scalar, because many outputs are scalars.
         """
         if elements(self.program.vars[output]) == 1:
             return False
@@ -143,16 +149,16 @@ class _Evidence:
             for index in needed_ops.difference(self.forward)
             for var in self.dataflow.reads[index]
         }
-        for parameter in self.parameters_like(output):
-            for index in self.readers[parameter]:
-                others = self._operands(index) - {parameter}
-                depends_on_operand = not read_outside.isdisjoint(others & self._varying)
-                depends_on_result = index in needed_ops  # or on a later value up to the loss
-                if depends_on_operand and depends_on_result:
+        for parameter in self.candidates_of_type(output):
+            for f in self.candidates[parameter]:
+                a = (self._operands(f) - {parameter}) & self._varying
+                depends_on_a = not read_outside.isdisjoint(a)
+                depends_on_result = f in needed_ops  # no forward op computes the output itself
+                if depends_on_a and depends_on_result:
                     return True
         return False
 
-    def parameters_like(self, output: VarId) -> tuple[VarId, ...]:
+    def candidates_of_type(self, output: VarId) -> tuple[VarId, ...]:
         """Return the vars that may be parameters and have the dtype and shape of an output."""
         var = self.program.vars[output]
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
@@ -186,29 +192,29 @@ class _Updates:
     def __init__(self, evidence: _Evidence) -> None:
         """Find the sources of all vars: the stored tensors from which elementwise or optimizer ops derive them.
 
-        Ops of the forward part are left out. Of stored scalars only those that may be parameters are sources:
-        the keys of ``evidence.readers``. Other scalars are factors, such as a learning rate.
+        Ops of the forward part are left out.
         """
         self._vars = evidence.program.vars
         self._dataflow = evidence.dataflow
         self._forward = evidence.forward
         self.sources: dict[VarId, frozenset[VarId]] = {}
         for index, op in enumerate(self._dataflow.ops):
-            if index not in self._forward and _is_elementwise_or_step(op):
-                self._add_sources(op, evidence.readers)
+            if index not in self._forward and _is_elementwise_or_optimizer(op):
+                self._add_sources(op, evidence.candidates)
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
         """Return the final gradients from which an updated parameter is computed: ``g`` of ``w - lr * g``.
 
         The ops are followed backwards from ``output``, the updated parameter. An operand with an entry in
         ``sources`` is computed from a stored tensor, so it is a part of the update and followed too. Any other
-        operand that an op computes, such as ``lr * g``, is a gradient, perhaps scaled.
+        computed operand, such as ``lr * g``, is a gradient after `_unscaled` has removed factors. Operands of
+        another shape, such as a learning rate or an epsilon, are skipped.
         """
         final_gradients: dict[VarId, None] = {}
         stack, seen = [output], {output}
         while stack:
             var = stack.pop()
-            for operand in self._main_operands(self._producer_of(var), var):
+            for operand in self._operands_of_shape(self._producer_of(var), var):
                 if operand in self.sources:
                     if operand not in seen:
                         seen.add(operand)
@@ -225,7 +231,7 @@ class _Updates:
         """
         for output in filter(None, op.outputs):
             sources: frozenset[VarId] = frozenset()
-            for operand in self._main_operands(op, output):
+            for operand in self._operands_of_shape(op, output):
                 sources |= self.sources.get(operand, frozenset())
                 var = self._vars[operand]
                 is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)
@@ -234,12 +240,12 @@ class _Updates:
             if sources:
                 self.sources[output] = sources
 
-    def _main_operands(self, op: Op, output: VarId) -> tuple[VarId, ...]:
-        """Return the inputs of an op that can be parameters, gradients or states, each once.
+    def _operands_of_shape(self, op: Op, output: VarId) -> tuple[VarId, ...]:
+        """Return the inputs of an op with the shape of ``output``, each once: parameters, gradients or states.
 
-        They have the shape of ``output``. Inputs of another shape are broadcast: scalars and other
-        factors, such as a learning rate. An optimizer op has a parameter, a gradient and states for
-        each of its outputs, in shapes of their own: all its inputs are returned.
+        Inputs of another shape are broadcast: scalars and other factors, such as a learning rate. An optimizer
+        op has a parameter, a gradient and states for each of its outputs, in shapes of their own: all its
+        inputs are returned.
         """
         operands = tuple(dict.fromkeys(filter(None, op.inputs)))
         if op.type in OPTIMIZERS:
@@ -254,15 +260,15 @@ class _Updates:
         return is_outside and is_float(self._vars[var])
 
     def _unscaled(self, var: VarId) -> VarId:
-        """Return the gradient ``g`` from which a var such as ``rate * g`` is computed.
+        """Return the gradient ``g`` from which a computed var such as ``rate * g`` is computed.
 
-        Goes backwards through elementwise ops with one tensor, whose other operands are scalars. The
-        tensor may be an operand twice: Adam computes its second moment from ``Mul(g, g)``.
+        Goes backwards through elementwise and optimizer ops, as long as their operands are one tensor and
+        scalars. The tensor may be an operand twice: Adam computes its second moment from ``Mul(g, g)``.
         """
         while True:
             op = self._producer_of(var)
             tensors = {v for v in filter(None, op.inputs) if elements(self._vars[v]) != 1}
-            if not _is_elementwise_or_step(op) or len(tensors) != 1:
+            if not _is_elementwise_or_optimizer(op) or len(tensors) != 1:
                 return var
             operand = tensors.pop()
             if not self._is_computed(operand):
@@ -284,7 +290,7 @@ def _is_value_preserving(op: Op) -> bool:
     )
 
 
-def _is_elementwise_or_step(op: Op) -> bool:
+def _is_elementwise_or_optimizer(op: Op) -> bool:
     """Return whether an op is elementwise or a whole optimizer step, so that an update may have it."""
     return op.type in OPTIMIZERS or operator(op).is_elementwise
 

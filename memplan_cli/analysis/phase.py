@@ -253,7 +253,7 @@ def _from_records(
     """Return the phases that the file records, and derived ones for ops without a record.
 
     An op without a record is forward if the loss depends on it. Otherwise its phase follows from the final
-    gradients (`_training_phases`).
+    gradients (`_training_phases`), which are found in the graph or, if none are, in the records.
 
     Args:
         program: The model.
@@ -271,7 +271,7 @@ def _from_records(
     if loss:
         forward |= flow.ancestors((loss,)) - not_forward
     trained = find_trained(program, forward)
-    if not trained.gradients:
+    if not trained.gradients:  # none recognized: take those that the recorded phases imply
         trained = Trained(gradients=_recorded_gradients(program, backward, update))
     derived = _training_phases(flow, loss, forward, trained)
     recorded_phase_of: dict[VarId, Phase] = {
@@ -280,6 +280,7 @@ def _from_records(
         for var in flow.ops[index].outputs
         if var
     }
+    # A recorded phase replaces a derived one.
     return replace(derived, phase_of={**derived.phase_of, **recorded_phase_of})
 
 

@@ -100,11 +100,11 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
 
 
 def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
-    """Return the running statistics that may share bytes with a new one, each with the oldest on its bytes.
+    """Return each old and new running statistic -> the oldest one whose bytes it may have (perhaps itself).
 
     A BatchNormalization may write its new statistics over the old ones. New statistics that are outputs of
-    ``block`` have bytes of their own and are left out. Those that are outputs of a subgraph are not, which costs
-    no more than some freedom of the order.
+    ``block`` have bytes of their own and are left out. Outputs of a subgraph have bytes of their own too, but
+    are in the result: that only forbids some orders which would be possible.
     """
     oldest: dict[VarId, VarId] = {}
     for inner in blocks(block):
@@ -117,7 +117,7 @@ def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
                 new = op.outputs[new_position]
                 if new and new not in block.outputs:
                     old = op.inputs[old_position]
-                    oldest[new] = oldest.setdefault(old, old)
+                    oldest[old] = oldest[new] = oldest.get(old, old)
     return oldest
 
 

@@ -113,8 +113,9 @@ def live_peak(
 def result_sizes(program: Program) -> dict[VarId, Size]:
     """Return the sizes of the graph outputs that ops compute and whose shape is known.
 
-    A runtime allocates such an output when its producer runs and holds it to the end. A `live_peak` of planned
-    vars and these outputs has all that is in memory at once: reports call it ``resident``.
+    A runtime allocates such an output when its producer runs and holds it to the end. So the `live_peak` of
+    planned vars and these outputs is the most that the runtime holds at once, besides weights and inputs.
+    Reports call it ``resident``.
     """
     sizes: dict[VarId, Size] = {}
     for name in program.body.outputs:

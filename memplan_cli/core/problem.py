@@ -144,7 +144,7 @@ def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:
 def slot_violations(
     problem: Problem, by_start: Sequence[Buffer], slots: Sequence[int], height: int
 ) -> tuple[Violation, ...]:
-    """Return the rules that an assignment of buffers to slots breaks; empty if it is safe.
+    """Return the first rule that an assignment of buffers to slots breaks; empty if it is safe.
 
     Two buffers in one slot must not be live at the same tick. A slot is as large as its largest
     buffer, and the aligned sizes of all slots must add up to ``height``. An assignment whose
@@ -164,8 +164,10 @@ def slot_violations(
     previous_start = 0
     for buffer, slot in zip(by_start, slots, strict=True):
         start, previous = buffer.live.start, owner.get(slot)
-        if start < previous_start or (previous is not None and previous.live.end > start):
-            ids_in_slot = (buffer.id,) if previous is None else (previous.id, buffer.id)
+        if start < previous_start:
+            return (Violation("the placed buffers are not sorted by start", (buffer.id,)),)
+        if previous is not None and previous.live.end > start:
+            ids_in_slot = (previous.id, buffer.id)
             return (Violation("a slot is taken before it is free", ids_in_slot),)
         previous_start, owner[slot] = start, buffer
         slot_sizes[slot] = max(buffer.size, slot_sizes.get(slot, 0))

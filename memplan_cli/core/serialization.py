@@ -173,8 +173,11 @@ def key_tree(record_class: TypeHint) -> KeyTree:
 
 
 def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
-    """Return the keys of a class: ``schema`` if it has one, then those of ``json_keys``, else its fields."""
-    # The metadata of a field are arguments of `Key`: its presence and its form.
+    """Return the keys of a class: its ``json_keys``, or all fields of a class that has none.
+
+    The key ``schema`` comes first, if the class has a schema name.
+    """
+    # The metadata of a field are keyword arguments of `Key`: ``presence`` and ``form``.
     metadata = (
         {item.name: item.metadata for item in fields(record_class)}
         if is_dataclass(record_class)

@@ -145,8 +145,8 @@ def test_slots_that_take_other_bytes_than_claimed_are_a_violation() -> None:
 
 
 def test_slots_must_be_given_to_the_buffers_of_the_problem_by_start() -> None:
-    early = "a slot is taken before it is free"
-    assert wrong_with((0, 1, 2), 18, CHAINED[::-1]) == [early]
+    unsorted = "the placed buffers are not sorted by start"
+    assert wrong_with((0, 1, 2), 18, CHAINED[::-1]) == [unsorted]
     missing = "placed buffers are not the problem's buffers"
     assert wrong_with((0, 1), 12, CHAINED[:2]) == [missing]
     assert wrong_with((0, 1, 2), 20, (*CHAINED[:2], CHAINED[0])) == [missing]

@@ -95,12 +95,13 @@ def range_of(polynomial: Polynomial, bounds: Bounds) -> Interval:
 def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
     """Return an upper bound of a factor of a size: bounded symbols are replaced by numbers, others stay.
 
-    None if a bounded part is multiplied by a part that may be negative, or a call has bounded and other
-    symbols.
+    None if a bounded part is multiplied by a part that may be negative, or if a call, such as
+    ``floor((n + past) / 2)``, has bounded and other symbols.
     """
     if symbol_names(polynomial) <= bounds.keys():
         high = range_of(polynomial, bounds)[1]
-        return {(): max(high, 0)}  # no tensor has a negative size
+        # A negative factor has the bound 0 too, so that no size is negative.
+        return {(): max(high, 0)}
     terms = []
     for monomial, coefficient in polynomial.items():
         term = _upper_bound_of_term(monomial, coefficient, bounds)

@@ -95,9 +95,9 @@ def as_name(text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def parse_call(atom: str) -> Call | None:
-    """Return the function and the arguments of an atom that is a call; None for a name.
+    """Return the function and the arguments of an atom that is a call; None for the name of a symbol.
 
-    Only texts in the canonical form of `apply_function` are calls.
+    A call in another form than the canonical one of `apply_function` is a name too.
     """
     name, bracket, _ = atom.partition("(")
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
@@ -105,7 +105,8 @@ def parse_call(atom: str) -> Call | None:
     try:
         tree = _Tree.parse(atom)
         call = _call_of(tree.top, tree)
-        return call if apply_function(*call) == {(atom,): 1} else None
+        atom_itself = {(atom,): 1}
+        return call if apply_function(*call) == atom_itself else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -367,7 +368,7 @@ def _rational(node: ast.expr, tree: _Tree) -> _Rational:
 def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _Rational:
     """Return the result of a binary operator on two rational polynomials.
 
-    A quotient by a number is exact. One by symbols is floored, because dims are integers.
+    The quotient ``/`` by a number is exact. By symbols it is floored, as ``//`` is, because dims are integers.
 
     Raises:
         ValueError: the operator is not supported, a divisor is 0, or an exponent is not a whole
@@ -385,7 +386,7 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
         case ast.Mult():
             product = multiply_polynomials([left.numerator, right.numerator])
             return _Rational(product, common_divisor)
-        case ast.Div() if right_number == 0:
+        case ast.Div() | ast.FloorDiv() | ast.Mod() if right_number == 0:
             raise ValueError("division by zero")
         case ast.Div() if right_number is not None:
             # (a/b) / (p/q) is (a*q) / (b*p): a*q are the ``left_terms``, and p is the ``right_number``.

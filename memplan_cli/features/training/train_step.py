@@ -212,7 +212,7 @@ def _use_batch_statistics(
 def _set_output_name(model: ModelProto, node: NodeProto, index: int, name: str) -> None:
     """Rename an output of a node, also where other nodes read it, in place. An omitted output gets the name.
 
-    An output of the model may lose its name so: the step has outputs of its own.
+    Even an output of the model is renamed: the training step made of it gets outputs of its own.
     """
     if node.output[index]:
         rename_values(model.graph.node, {node.output[index]: name})

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 def softmax_cross_entropy(call: Call) -> Gradients:
     """L = -sum of w[t] P[t] / n, P = log softmax X: dX = (e^P - onehot t) w[t] dL / n.
 
-    P is the node's second output: its gradient dP, if any, adds dP - e^P (sum of dP) to dX. Without
-    dL only this is left. The factor w[t] dL / n is `_weighted_gradient`. No one-hot tensor is made:
-    ScatterElements subtracts the factor at the labels t.
+    t are the labels and w the weights of classes; n is the sum of all w[t] if the reduction is a mean, else 1.
+    `_weighted_gradient` returns w[t] dL / n. ScatterElements subtracts that at the labels, so that no one-hot
+    tensor is made. P is the node's second output. If P has a gradient dP, dP - e^P (sum of dP) is added to dX;
+    without dL, dX is this term alone.
     """
     tape, x = call.tape, call.input(0)
-    p = call.optional_output(1, tape.tensor(x))  # of the type and shape of X
+    p = call.optional_output(1, tape.tensor(x))  # added to the forward node if omitted there
     dp = call.gradients[1] if len(call.gradients) > 1 else ""
     dx_from_p = ""
     if dp:

@@ -215,7 +215,7 @@ def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeP
     """Return forward nodes that compute the new running mean and variance of a BatchNormalization.
 
     The nodes replace the BatchNormalization, so they compute its outputs 1 and 2; none for an output that
-    is omitted. New running statistic = old momentum + that of the batch (1 - momentum).
+    is omitted. new = old * momentum + batch * (1 - momentum), for either statistic.
     """
     tape, nodes = call.tape, list[NodeProto]()
     momentum = call.attribute("momentum", 0.9)
