@@ -89,15 +89,15 @@ class Decoder:
         return self.caches.capacity
 
     def reset(self) -> None:
-        """Make all entries invalid; the buffers are kept for the next sequence."""
+        """Make the entries of growing caches invalid. Buffers and the values of constant caches are kept."""
         self.position = 0
 
     def prefill(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a new sequence with its first step, and return the outputs by name.
 
         Args:
-            inputs: an array for each of `inputs`, and for each constant cache that has no value
-                yet.
+            inputs: an array for each name in ``self.inputs``, and for each constant cache if no sequence
+                before gave it a value: `reset` keeps that value.
 
         Raises:
             SettingsError: an input is missing or unknown, or there are more new entries than
@@ -110,8 +110,8 @@ class Decoder:
         """Run once, write the new entries behind the valid ones, and return the outputs by name.
 
         Args:
-            inputs: an array for each of `inputs`. A constant cache that is left out keeps its
-                value.
+            inputs: an array for each name in ``self.inputs``. A constant cache that is left out keeps
+                its value.
 
         Raises:
             SettingsError: an input is missing or unknown, or the new entries do not fit. The

@@ -119,12 +119,12 @@ def write_offline_graphs(job: Json) -> Json:
 def _write_offline(dump: OfflineDump, out: Path) -> Types:
     """Write one graph with packed weights to a file; return the inferred types of its values.
 
-    With ``dump.in_pieces``, `_write_in_pieces` writes a graph that has large operands, and replaces large
-    constants of equal elements by nodes that compute them. Any other graph is written by one session, and its
-    constants are replaced here.
+    With ``dump.in_pieces``, large operands are cut into pieces, which takes two sessions. A graph without such
+    operands is written by one session. Either way, nodes replace large constants of equal elements.
     """
     if dump.in_pieces:
         types_with_pieces = _write_in_pieces(dump, out)
+        # None: there is nothing to cut, and `out` is not written yet.
         if types_with_pieces is not None:
             return types_with_pieces
     write_session_graph(dump.session, out)

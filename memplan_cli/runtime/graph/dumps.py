@@ -55,8 +55,9 @@ def executed_graph(
     require_weights(model)
     session = SessionSpec(model, CPU, settings)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
-        graph = _light_graph(session, Path(folder) / "dump.onnx", dims)
-        return graph or whole_graph(session, Path(folder) / "whole.onnx", dims)
+        # Without the weights, which take long to write, ONNX Runtime may infer no shapes: the result is None then.
+        light = _light_graph(session, Path(folder) / "dump.onnx", dims)
+        return light or whole_graph(session, Path(folder) / "whole.onnx", dims)
 
 
 def observed_graph(
@@ -93,7 +94,7 @@ def observed_graph(
 def _light_graph(
     session: SessionSpec, dump: Path, dims: Mapping[str, int]
 ) -> ExecutedGraph | None:
-    """Write and read a light dump; None if the runtime infers no shapes without weights."""
+    """Write and read a dump without weights; None if the runtime infers no shapes from it."""
     job = {"session": to_json(session), "out": str(dump)}
     outcome = run_job(f"{_DUMP_JOBS}:write_light_dump", job)
     shapes = shapes_of_types(outcome.require(_does_not_load(session.model))["types"])
@@ -131,12 +132,14 @@ def read_dump(
 ) -> ExecutedGraph:
     """Read a graph that ``session`` wrote; ``shapes`` are what the runtime infers for values of the main graph.
 
-    A dump has its nodes in the order in which they run by default. A session that runs by priority starts from
-    the order of node indices, which are the numbers of the nodes in the session. The ops of the result are
+    The nodes of a dump are in the default order. A session that runs by priority derives its order from node
+    indices, which are the numbers of the nodes in the session. The ops of the result are
 
     - in the order of the run, if the session runs in the default order;
-    - in the order of node indices, if the session runs by priority and does not optimize;
-    - in the default order, if the session runs by priority and optimizes: its node indices are unknown.
+    - in the order of node indices, if the session runs by priority and does not optimize: predictions derive
+      the order of the run from it (``in_run_order`` is False);
+    - in the default order, if the session runs by priority and optimizes: its node indices are unknown, and the
+      default order is a guess at the order of the run.
     """
     written = load_model(dump)
     graph = with_distinct_names(written)
@@ -150,8 +153,7 @@ def read_dump(
     return ExecutedGraph(
         program,
         dims,
-        # From node indices, predictions compute the order of the run. Any other order is taken as it is.
-        in_run_order=not is_in_index_order,
+        in_run_order=not is_in_index_order,  # for the guess too
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )

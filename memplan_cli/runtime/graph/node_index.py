@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 _Product = tuple["Kind", str]
 """The operator of a node and the name of one of its outputs, by which the node is found in another graph."""
 
-_OTHER_PRECISION = "InsertedPrecisionFreeCast_"
-"""ONNX Runtime puts this before the name of a float16 value that it computes in float32."""
+_INSERTED_CAST_MARK = "InsertedPrecisionFreeCast_"
+"""ONNX Runtime puts this before the name of a float16 value for its float32 value, between a kernel that has no
+float16 and a Cast that the runtime inserts."""
 
 
 def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Program:
@@ -54,7 +55,8 @@ def _sorted_block(
     """Return a block of a dump with its ops, and those of its bodies, in the order of their node indices.
 
     Nodes of the file come first, in the order of the file. Nodes of inlined functions follow, with bodies in the
-    order of the dump. The Casts that the runtime inserted come last.
+    order of the dump. Last are the Casts that the runtime inserted around kernels without float16. Each of them
+    makes or reads a float32 value with a marked name, and no other one has the same value.
 
     Args:
         block: the dump as ops; ``source`` of an op is the place of its node in ``dumped_nodes``.
@@ -65,12 +67,12 @@ def _sorted_block(
     file_index = {p: index for index, node in enumerate(file_nodes) for p in _products(node)}
     from_file: list[tuple[int, Op]] = []  # each with its index in the file
     inlined: list[Op] = []
-    casts: dict[VarId, Op] = {}  # the inserted Casts, by their float32 value
+    inserted: dict[VarId, Op] = {}  # the inserted Casts, by their float32 value
     for op in block.ops:
         dumped = dumped_nodes[op.source]
         # Unused outputs may be missing in one of the graphs.
         index = next((file_index[p] for p in _products(dumped) if p in file_index), None)
-        cast_value = _float32_value(op)
+        float32_value = _value_of_inserted_cast(op)  # None for all other ops
         if index is not None:
             file_graphs = dict(subgraphs(file_nodes[index]))
             bodies = tuple(
@@ -78,12 +80,14 @@ def _sorted_block(
                 for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
             from_file.append((index, op._replace(bodies=bodies)))
-        elif cast_value is not None:
-            casts[cast_value] = op
+        elif float32_value is not None:
+            inserted[float32_value] = op
         else:
             inlined.append(op)
     file_ops = [op for _, op in sorted(from_file, key=itemgetter(0))]
-    return replace(block, ops=(*file_ops, *inlined, *_in_order_of_insertion(casts, block.ops)))
+    # A Cast is made at the first op that reads or writes its float32 value, so all ops are needed to order them.
+    casts = _in_order_of_insertion(inserted, block.ops)
+    return replace(block, ops=(*file_ops, *inlined, *casts))
 
 
 def _products(node: NodeProto) -> list[_Product]:
@@ -102,17 +106,18 @@ def _products(node: NodeProto) -> list[_Product]:
     kind = kind_of(node)
     if node.op_type == "Cast":
         return [(kind, node.output[0])]
-    return [(kind, name.removeprefix(_OTHER_PRECISION)) for name in node.output if name]
+    return [(kind, name.removeprefix(_INSERTED_CAST_MARK)) for name in node.output if name]
 
 
-def _float32_value(op: Op) -> VarId | None:
-    """Return the float32 value of a Cast around a kernel that has no float16; None for any other op.
+def _value_of_inserted_cast(op: Op) -> VarId | None:
+    """Return the float32 value of a Cast that the runtime inserted; None for any other op.
 
-    It is the output of a Cast before the kernel, and the input of a Cast after the kernel.
+    The value is the output of a Cast before a kernel without float16, and the input of a Cast after such a
+    kernel. Its name is marked, behind the path of its block.
     """
     if op.type != "Cast":
         return None
-    return next((var for var in (*op.inputs, *op.outputs) if _OTHER_PRECISION in var), None)
+    return next((var for var in (*op.inputs, *op.outputs) if _INSERTED_CAST_MARK in var), None)
 
 
 def _in_order_of_insertion(casts: dict[VarId, Op], ops: Sequence[Op]) -> list[Op]:
@@ -128,7 +133,7 @@ def _in_order_of_insertion(casts: dict[VarId, Op], ops: Sequence[Op]) -> list[Op
     """
     made: dict[VarId, Op] = {}
     for op in ops:
-        if _float32_value(op) not in casts:
+        if _value_of_inserted_cast(op) not in casts:
             for var in (*op.inputs, *op.outputs):
                 if var in casts:
                     made.setdefault(var, casts[var])

@@ -230,9 +230,10 @@ def offline_program(
     provider: str,
     shapes: RuntimeShapes | None = None,
 ) -> Program:
-    """Read an offline file. Shapes that ONNX inference leaves open are taken from the runtime.
+    """Return the program of a file that has the graph as ONNX Runtime optimized it.
 
-    ``shapes`` are what the runtime infers; None loads the file in a session if a shape is open.
+    Shapes that ONNX inference leaves open are those that the runtime infers. They are given as ``shapes``; if
+    these are None and a shape is open, a session of the file infers them.
 
     Raises:
         RuntimeUnavailableError: the file does not load.

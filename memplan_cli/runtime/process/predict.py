@@ -246,12 +246,13 @@ class _ResidentArena:
         self._arena = SimulatedArena(self.settings, place_region=self._place_region)
 
     def run(self, trace: AllocationTrace) -> None:
-        """Simulate one run: its requests to the arena, and writes to all that it allocates, in ``memory``.
+        """Simulate one run in ``memory``: its requests to the arena, and writes to all that it allocates.
 
-        The last steps of a trace free the outputs, which the caller does after the run. ONNX Runtime gives back
-        empty regions before.
+        The caller of the run frees its outputs later, in the last steps of the trace. With ``after_run`` "shrink",
+        empty regions are given back to ``memory`` at the end of the run, before these steps.
         """
         end_of_run = len(trace.steps) - trace.outputs
+        # For each region that the arena adds meanwhile, `_place_region` adds an entry to `_regions`.
         self._arena.run(replace(trace, steps=trace.steps[:end_of_run]))
         region_starts = sorted(self._regions)
         for address, size in zip(self._arena.addresses, trace.sizes, strict=True):
@@ -290,22 +291,24 @@ def _mapped_weight_bytes(loading: SessionLoading) -> int:
     bytes are added, up to the whole weight or the whole packed copy.
     """
     program = loading.program
-    plain_bytes: dict[VarId, int] = {}
-    packed_bytes: dict[VarId, int] = {}
+    read_of_weight: dict[VarId, int] = {}  # bytes
+    read_of_packed_copy: dict[VarId, int] = {}  # bytes
     for read in weight_reads(program):
         weight = loading.stored_weights.get(program.vars[read.weight].name)
+        # A weight that optimization made, or one in the model file itself, is not mapped.
         if weight is None or weight.inside:
             continue
-        if loading.packs and read.packed_bytes:
-            # 0 bytes if the packed copy is on the heap.
-            packed_bytes[read.weight] = weight.packed_in_file
+        is_packed_by_kernel = loading.packs and read.packed_bytes > 0
+        if is_packed_by_kernel:
+            # 0 bytes if the file has no packed copy: the copy is on the heap then.
+            read_of_packed_copy[read.weight] = weight.packed_in_file
             continue
         rows = _looked_up_rows(loading, read)
         # The system maps several pages around each row.
         read_bytes = weight.size if rows is None else rows * PROFILE.mapped_for_row
-        earlier_bytes = plain_bytes.get(read.weight, 0)
-        plain_bytes[read.weight] = min(earlier_bytes + read_bytes, weight.size)
-    return sum(plain_bytes.values()) + sum(packed_bytes.values())
+        earlier_bytes = read_of_weight.get(read.weight, 0)
+        read_of_weight[read.weight] = min(earlier_bytes + read_bytes, weight.size)
+    return sum(read_of_weight.values()) + sum(read_of_packed_copy.values())
 
 
 def _looked_up_rows(loading: SessionLoading, read: WeightRead) -> int | None:

@@ -56,7 +56,7 @@ class SessionLoading:
         stored_weights: the weights of the file, by name.
         sizes: bytes of each variable.
         _packed_before: weights that were packed, each with the operator of the kernel.
-        _mapped: weights whose pages of a mapped file are resident.
+        _mapped_to_pack: weights that a kernel has read from a mapped file to pack them. Their pages are resident.
     """
 
     memory: SimulatedMemory
@@ -68,7 +68,7 @@ class SessionLoading:
     stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
     _packed_before: set[tuple[str, str, VarId]] = field(default_factory=set)
-    _mapped: set[VarId] = field(default_factory=set)
+    _mapped_to_pack: set[VarId] = field(default_factory=set)
 
     def run(self) -> None:
         """Simulate all steps of session creation, in order."""
@@ -151,7 +151,10 @@ class SessionLoading:
         return sizes
 
     def _fold_constant(self, name: str, size: int) -> None:
-        """Simulate how a constant is folded. External operands are copied to the heap meanwhile."""
+        """Simulate how a constant is folded. Large external operands are copied to the heap meanwhile.
+
+        Operands in the model file are on the heap already, since it was parsed.
+        """
         operands = [
             self.stored_weights[operand]
             for operand in self.stored.operands.get(name, ())
@@ -219,10 +222,10 @@ class SessionLoading:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
             if op.bodies:
-                # Weights of outer blocks that a body was the last to pack: the pages of mapped ones are dropped
-                # now, and those on the heap stay (measured).
-                without_readers = [var for var in self._mapped if not readers[var]]
-                for var in without_readers:
+                # Ops of the bodies may have been the last to pack weights of this block or of outer ones. Now the
+                # pages of those that were mapped are dropped. Those on the heap stay (measured).
+                packed_by_all = [var for var in self._mapped_to_pack if readers[var] == 0]
+                for var in packed_by_all:
                     self._free_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:
@@ -235,8 +238,8 @@ class SessionLoading:
         """
         op, var = read.op, read.weight
         memory, name = self.memory, self.program.vars[var].name
-        if name not in self.heap_weights and var not in self._mapped:
-            self._mapped.add(var)
+        if name not in self.heap_weights and var not in self._mapped_to_pack:
+            self._mapped_to_pack.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
         packed_copy = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_bytes)
         kernel_weight = (op.domain, op.type, var)
@@ -252,7 +255,7 @@ class SessionLoading:
         if value is not None:
             self.memory.free(value)
         else:
-            self._mapped.discard(var)
+            self._mapped_to_pack.discard(var)
             self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 

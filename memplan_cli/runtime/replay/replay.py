@@ -78,7 +78,7 @@ class ReplayExtent:
     def coverage_sentences(self) -> Iterator[str]:
         """Yield sentences that tell which tensors the replay covered.
 
-        Pinned tensors ("excluded" in the text) are among the placed ones.
+        The text calls pinned tensors "excluded": they lie at their offsets, but share memory with no other tensor.
         """
         total = self.placed + self.in_subgraphs + self.empty + len(self.unplaced)
         pinned = ""
@@ -192,8 +192,7 @@ def _run_and_compare(
     """Run the whole model, then its nodes in ``order`` at their placements; compare the outputs.
 
     A replay of a correct plan may round in another way than the whole model. If its outputs differ and
-    that is possible (`_rounding_cause`), they are compared once more, with those of a replay in separate
-    memory.
+    that is possible (`_rounding_cause`), it is compared once more, with a replay in memory that is not shared.
 
     Returns:
         The outcome of the last comparison with its differences, and remarks on it.
@@ -246,16 +245,20 @@ def _rounding_cause(placements: Sequence[BoundPlacement]) -> str:
 def _compare_with_separate_memory(
     job: Json, placements: Sequence[BoundPlacement], timeout: float
 ) -> Outcome:
-    """Replay in memory where no two buffers share bytes, then run ``job`` again and compare with that.
+    """Run a replay again, and compare its outputs with those of a replay in which no two buffers share bytes.
 
-    The outcome is that of ``job``. If outputs differ now too, values were overwritten.
+    Both round alike, unlike the whole model, with which ``job`` was compared before. So if their outputs differ
+    too, a value was overwritten.
+
+    Returns:
+        The outcome of the second run of ``job``, or that of the replay without sharing if that fails.
     """
     separate, height = _without_sharing(placements)
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         places = {"places": to_json(separate), "arenas": {_OWN_ARENA: height}}
         reference = {**job, **places, "folder": folder, "save": True}
         saved = run_job(_REPLAY_JOB, reference, timeout=timeout)
-        if not saved.ok:
+        if not saved.ok:  # there is nothing to compare with
             return saved
         return run_job(_REPLAY_JOB, {**job, "folder": folder}, timeout=timeout)
 
@@ -263,9 +266,10 @@ def _compare_with_separate_memory(
 def _without_sharing(
     placements: Sequence[BoundPlacement],
 ) -> tuple[list[BoundPlacement], int]:
-    """Return the placements with each buffer at bytes of its own in one arena, and its height.
+    """Return the placements with each buffer at bytes of its own in one arena, and the height of this arena.
 
-    The address of each buffer keeps its remainder by `_PAGE`, so that kernels add in the same order.
+    The order in which vectorized kernels add depends on the alignment of their operands. So that each buffer keeps
+    its alignment, the remainder of its offset by `_PAGE` stays.
     """
     places_of_buffer: dict[tuple[str, str], list[BoundPlacement]] = {}
     for place in placements:
@@ -274,8 +278,7 @@ def _without_sharing(
     height = 0
     for buffer in places_of_buffer.values():
         first_byte = min(place.offset for place in buffer)
-        # Offsets lose a multiple of the page.
-        moved = height - first_byte // _PAGE * _PAGE
+        moved = height - first_byte // _PAGE * _PAGE  # a multiple of the page, as `height` is
         separate += (
             dataclasses.replace(place, arena=_OWN_ARENA, offset=place.offset + moved)
             for place in buffer

@@ -137,7 +137,7 @@ def compare_unrepeatable(
         )
         if is_first_run_repeatable:
             spec = compared_spec(baseline, written, settings, inputs)
-            record = run_model(_outputs_only(spec, 1), timeout=baseline.check.timeout)
+            record = run_model(_outputs_only(spec, runs=1), timeout=baseline.check.timeout)
             verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
             note = _SEEDED if baseline.random else _CHANGING
             return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
@@ -163,10 +163,11 @@ def _save_first_run(
     """
     timeout = baseline.check.timeout
     saving = baseline.run_spec(original, settings, tuple(inputs))
-    first = run_model(_outputs_only(saving, 1), timeout=timeout)
+    first = run_model(_outputs_only(saving, runs=1), timeout=timeout)
     first.require(f"{baseline.path}: the original's first run")
+    # The same run in another process; its outputs are compared with the files that were just saved.
     comparing = compared_spec(baseline, original, settings, inputs)
-    second = run_model(_outputs_only(comparing, 1), timeout=timeout)
+    second = run_model(_outputs_only(comparing, runs=1), timeout=timeout)
     return second.failure is None and not second.differences
 
 
@@ -205,7 +206,9 @@ def _compare_within_noise(
     noise = original_runs.differences  # between repeated runs of the original
     tolerance = widened(baseline.check.tolerance, noise)
     comparing = compared_spec(baseline, path, settings, inputs)
-    comparing = _outputs_only(replace(comparing, tolerance=tolerance), baseline.check.runs)
+    comparing = _outputs_only(
+        replace(comparing, tolerance=tolerance), runs=baseline.check.runs
+    )
     written_runs = run_model(comparing, timeout=baseline.check.timeout)
     return verdict_of(written_runs, baseline.provider, tolerance, noise)
 
@@ -221,12 +224,12 @@ def _run_original(
         RuntimeUnavailableError: the original does not run.
     """
     saving = baseline.run_spec(baseline.path, settings, inputs)
-    saving = _outputs_only(saving, baseline.check.runs)
+    saving = _outputs_only(saving, runs=baseline.check.runs)
     record = run_model(saving, timeout=baseline.check.timeout)
     return record.require(f"{baseline.path}: the original's own runs")
 
 
-def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
+def _outputs_only(spec: RunSpec, *, runs: int) -> RunSpec:
     """Return a spec that collects only outputs, and saves or compares those of all ``runs`` runs."""
     return replace(spec, collect=("outputs",), runs=runs, compared_runs=runs)
 

@@ -188,9 +188,9 @@ def record_run(
     runs: int = MEASURED_RUNS,
     caller: Caller = "drops outputs",
 ) -> RunRecord:
-    """Run a model with deterministic settings for its memory or kernels; outputs are not compared.
+    """Run a model with deterministic settings, and return what ``collect`` names, such as its memory.
 
-    ``collect`` and ``caller`` are those of `RunSpec`; 0 runs only create the session.
+    Outputs are not compared. ``collect`` and ``caller`` are those of `RunSpec`; 0 runs only create the session.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.

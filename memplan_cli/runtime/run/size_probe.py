@@ -74,7 +74,7 @@ def first_that_runs(
             runs; None records no shapes.
     """
     if observed is not None and len(input_sets) == 1:
-        # The run of the copy shows whether the model runs with its only input set.
+        # Only the copy is run. If it fails, `_with_shapes` returns the failure instead of this result.
         return _with_shapes(ProbeResult(ran=(0,)), model, input_sets[0], observed)
     result = _probe(model, input_sets, stop="at a set that runs")
     if observed is None or not result.ran:

@@ -54,7 +54,7 @@ def predict_process(
 
     Raises:
         UnknownSizeError: it cannot be predicted; the message has the reason.
-        RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
+        RuntimeUnavailableError: weights are missing, or the model does not load or run.
     """
     executed = executed_or_observed_graph(path, settings, conditions)
     if obstacle := prediction_obstacle(executed, settings):
@@ -77,7 +77,7 @@ def executed_or_observed_graph(
     that; sizes that depend on data are then those of that run.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
+        RuntimeUnavailableError: weights are missing, or the model does not load or run.
     """
     executed = executed_graph(path, settings, conditions.dims)
     if not conditions.may_run or not prediction_obstacle(executed, settings):
@@ -101,27 +101,29 @@ def predicted_facts(
     by some pages each time, while a report must be reproducible.
 
     Args:
-        path: the model as it is.
-        program: in the planned order, as it would be written.
+        path: the original file.
+        program: the graph of the file that would be written: the original's in the planned order.
         conditions: values of symbolic dims, and whether a run may provide unknown sizes.
-        nodes: names of the top nodes, in the order of the file.
-        recorded: the settings in the model's file, if memplan wrote it; else None.
+        nodes: names of the original's top nodes, in the order of its file.
+        recorded: the settings in the original's file, if memplan wrote it; else None.
         optimization: whether ONNX Runtime optimizes the graph of the written file: ``on``, ``off``, or ``any``
             for the better of both.
         weights: a file with the weights of the written model; None: those of ``path``.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
+        RuntimeUnavailableError: weights are missing, or the model does not load or run.
     """
-    original = executed_or_observed_graph(path, DEFAULTS, conditions)  # optimized by default
-    written = ExecutedGraph(program, conditions.dims)  # as it is in the file
-    written_optimized = with_file_order(original, nodes, program)
+    original_optimized = executed_or_observed_graph(path, DEFAULTS, conditions)
+    written_as_in_file = ExecutedGraph(program, conditions.dims)
+    # The optimized graph of the original, in the order that ONNX Runtime gives it in the written file.
+    written_optimized = with_file_order(original_optimized, nodes, program)
     assumed = conditions.binding.assumed
-    choice = _best_settings(original, written_optimized, written, assumed, optimization)
-    process_before = _process_as_opened(path, original, recorded, conditions)
+    choice = _best_settings(written_optimized, written_as_in_file, assumed, optimization)
+    # The original is opened by ONNX Runtime unless memplan wrote it, and the written file by `memplan_cli.load`.
+    process_before = _process_as_opened(path, original_optimized, recorded, conditions)
     process_after = predict_process_bytes(
         stored_model(weights or path),
-        written if choice.settings.is_unoptimized else written_optimized,
+        written_as_in_file if choice.settings.is_unoptimized else written_optimized,
         choice.settings,
         ProcessMeasurements(opened_by_memplan=True),
     )
@@ -132,7 +134,9 @@ def predicted_facts(
         provider=CPU,
         # Of the original: tensors as under the defaults, but a process as users open the file.
         predicted={
-            "original": replace(predict_peaks(original, DEFAULTS), process=process_before),
+            "original": replace(
+                predict_peaks(original_optimized, DEFAULTS), process=process_before
+            ),
             "optimized": replace(choice.predicted, process=process_after),
         },
         observed={"original": not_observed, "optimized": not_observed},
@@ -171,29 +175,30 @@ def _makes_default_graph(settings: RuntimeSettings) -> bool:
 
 
 def _best_settings(
-    original: ExecutedGraph,
     written_optimized: ExecutedGraph,
-    written: ExecutedGraph,
+    written_as_in_file: ExecutedGraph,
     assumed: Collection[str],
     optimization: Optimization,
 ) -> SettingsChoice:
     """Return the predicted settings for a written model, of those that ``optimization`` allows.
 
     Args:
-        original: the optimized graph of the original.
         written_optimized: the optimized graph of the written model.
-        written: the graph in its file.
+        written_as_in_file: its graph without optimization.
         assumed: dims whose values were assumed.
-        optimization: whether ONNX Runtime optimizes the graph of the file. ``on``: it does. ``off``: it does
-            not, because that would undo the plan. ``any``: it does not if runs need less memory then, and are
-            not estimated to take longer.
+        optimization: ``on``: ONNX Runtime optimizes the graph. ``off``: ONNX Runtime does not, because that
+            would undo the plan. ``any``: ONNX Runtime optimizes the graph if runs of the graph in the file are
+            estimated to take longer, or need more memory.
     """
     as_written = settings_for_sizes(RUN_AS_WRITTEN, assumed)
     if optimization == "off":
         # Such a file has copies or chunks that keep its live tensors within a budget. With a memory pattern, a
         # session holds one block for all tensors of a run, which may exceed the budget.
-        return predict_settings(written, without_pattern(as_written))
-    choice = predict_settings(written_optimized, settings_for_sizes(DEFAULTS, assumed))
-    if optimization == "on" or is_slower_unoptimized(written.program, written.dims, original):
-        return choice
-    return min(choice, predict_settings(written, as_written), key=attrgetter("rank"))
+        return predict_settings(written_as_in_file, without_pattern(as_written))
+    optimized = predict_settings(written_optimized, settings_for_sizes(DEFAULTS, assumed))
+    if optimization == "on" or is_slower_unoptimized(
+        written_as_in_file.program, written_as_in_file.dims, written_optimized
+    ):
+        return optimized
+    unoptimized = predict_settings(written_as_in_file, as_written)
+    return min(optimized, unoptimized, key=attrgetter("rank"))
