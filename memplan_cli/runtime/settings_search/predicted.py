@@ -279,7 +279,8 @@ def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[Runtim
     if fixed_order:
         orders = [str(fixed_order)]
     elif executed.in_run_order:
-        # As dumped, so in the order of a run by default. Other orders go by node indices, which no dump has.
+        # The ops have the order in which DEFAULT runs them. Other orders follow from the indices of nodes, which are
+        # unknown for such a graph, so that these orders cannot be simulated.
         orders = ["DEFAULT"]
     else:
         orders = list(ORDERS)
@@ -360,7 +361,8 @@ def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:
     None if the size would exceed ``limit`` or the largest region that settings allow, or if the runs request
     nothing.
     """
-    requests = traces.with_kept_outputs  # of some runs, as one trace
+    # The requests of the first run and those of later ones, joined. The caller of the runs keeps their outputs.
+    requests = traces.runs_with_kept_outputs
     if not 0 < requests.rounded_peak <= limit:
         return None
     fitting = shared_region((requests,), lowest=requests.rounded_peak)

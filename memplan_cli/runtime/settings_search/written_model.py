@@ -83,6 +83,15 @@ class WrittenModel:
         """Whether it must run without ONNX Runtime's optimization."""
         return self.spoiled_by_optimization or self.optimized_offline
 
+    @property
+    def may_keep_budget(self) -> bool:
+        """Whether its plan may have copies of ops, or chunks, which keep live tensors within a budget.
+
+        Plans that are spoiled by optimization usually have them. A file that was optimized offline does not count:
+        ``spoiled_by_optimization`` is set for it whatever its plan has.
+        """
+        return self.spoiled_by_optimization and not self.optimized_offline
+
 
 def must_be_unoptimized(baseline: Baseline, written: WrittenModel) -> bool:
     """Return whether a written model runs without graph optimization, for itself or for its reference."""
@@ -145,7 +154,9 @@ class Prediction:
     """Predictions for a written model, made from the run of its original.
 
     Attributes:
-        original: the graph that the original ran at default settings, and its predicted memory.
+        baseline: the run of the original file.
+        original: the graph that ONNX Runtime executed in that run, and its predicted memory.
+        written: the file that memplan wrote.
     """
 
     baseline: Baseline
@@ -165,25 +176,26 @@ class Prediction:
         """
         return not self.unoptimized_only and self.written.known_verdict is None
 
-    def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
+    def graph_under(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
         return self.file_graph() if settings.is_unoptimized else self.optimized_graph()
 
     def file_graph(self) -> ExecutedGraph:
-        """Return the graph of the file, which a session without optimization runs.
+        """Return the graph of the written file, which a session without optimization runs.
 
-        If the file was optimized offline, its values have the names of the baseline's graph, so
-        that the observation of the baseline's run applies to it.
+        A file that was optimized offline has the graph that the original's run executed, with the same names of
+        values. Two results of that run apply to such a file: the observation, that is sizes and iteration counts
+        that depend on data, and the shapes by which ONNX Runtime plans memory.
         """
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.optimized_offline:
             return file
-        baseline_graph = self.original.executed
+        executed = self.original.executed
         return replace(
             file,
-            observed=baseline_graph.observed,
-            planner_shapes=_planner_shapes_by_name(baseline_graph, file),
+            observed=executed.observed,
+            planner_shapes=_planner_shapes_by_name(executed, file),
         )
 
     def optimized_graph(self) -> ExecutedGraph:
@@ -267,14 +279,12 @@ class Prediction:
             self.baseline.record.workspace if unoptimized is None else unoptimized.workspace
         )
         workspace = {**totals_by_rule(executed.program, executed.dims), **(measured or {})}
-        written = self.written
-        base = settings_for_sizes(written.unoptimized_settings, self.baseline.binding.assumed)
-        # A plan that optimization would undo usually has copies of nodes or chunks, which keep live tensors within a
-        # budget. A session with a memory pattern holds one block for all tensors of a run, which may be larger than
-        # the budget (docs/decisions/0042-memory-pattern.md), so the pattern is switched off. The flag is set for all
-        # graphs that ONNX Runtime optimized before, so it does not tell whether they have copies or chunks.
-        keeps_budget = written.spoiled_by_optimization and not written.optimized_offline
-        if keeps_budget:
+        base = settings_for_sizes(
+            self.written.unoptimized_settings, self.baseline.binding.assumed
+        )
+        if self.written.may_keep_budget:
+            # A session with a memory pattern holds one block for all tensors of a run, which may be larger than the
+            # budget (docs/decisions/0042-memory-pattern.md).
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 

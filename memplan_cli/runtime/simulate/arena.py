@@ -143,7 +143,8 @@ class SimulatedArena:
     """The state of an arena between runs. Addresses and sizes are in units of `CHUNK` bytes.
 
     Attributes:
-        addresses: address of each allocation of the last run, by its index.
+        addresses: address of each allocation of the last run, by its index. It stays when the allocation
+            is freed.
     """
 
     def __init__(
@@ -159,12 +160,13 @@ class SimulatedArena:
             limit: a run stops when the arena holds more bytes than this.
             place_region: where regions lie; None places each above the ones before.
         """
-        self.addresses: list[int] = []
+        self.addresses: list[int] = []  # of allocations; `run` begins with a new list
         # All sizes and addresses are in units of `CHUNK` bytes.
         self._max_dead = _chunks(settings.max_dead_bytes)
         self._next_size = _chunks(settings.initial)  # of the next region
         self._max_extension = max(_chunks(settings.max_extension), 1)
-        self._is_exact = settings.exact  # a region has the size of the request that needs it
+        # A new region has the size of the request that needs it; else regions grow by powers of two.
+        self._grows_as_requested = settings.exact
         self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
         self._place_region = place_region
         self._top = 0  # the end of the highest region
@@ -198,10 +200,10 @@ class SimulatedArena:
         calls would take much of the time.
         """
         addresses, max_dead = self.addresses, self._max_dead
-        free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
-        # A chunk that is merged into another one keeps its neighbors here. They are not read: a new chunk at the
-        # same address gets new ones first.
-        previous, following = self._previous, self._following
+        # Each chunk has its size and neighbors here, by its address. A free chunk is in the next two as well. Neighbors
+        # of a chunk that was merged into another one remain, and are replaced when a chunk begins there again.
+        sizes, previous, following = self._sizes, self._previous, self._following
+        free, free_addresses = self._free, self._free_addresses
         # ``wanted`` units of `CHUNK` bytes are allocated; 0: the allocation is freed.
         for wanted, allocation in steps:
             if wanted:  # allocate the smallest free chunk that fits
@@ -248,15 +250,15 @@ class SimulatedArena:
         return True
 
     def shrink(self) -> list[int]:
-        """Return empty regions to the system, and their addresses.
+        """Give empty regions back to the system; return their addresses.
 
-        The first one is kept if regions grow by powers of two: it is the one at address 0, where regions are
+        If regions grow by powers of two, the first one is kept: it is the one at address 0, where regions are
         placed by default.
         """
         released = []
         for address in sorted(self._free_addresses):
             is_region = self._previous[address] is None and self._following[address] is None
-            is_kept = address == 0 and not self._is_exact
+            is_kept = address == 0 and not self._grows_as_requested
             if is_region and not is_kept:
                 size = self._sizes.pop(address)
                 self._free_addresses.remove(address)
@@ -271,7 +273,7 @@ class SimulatedArena:
 
         The arena is not used any more then: `held` includes a region that it does not have.
         """
-        size = wanted if self._is_exact else self._next_region_size(wanted)
+        size = wanted if self._grows_as_requested else self._next_region_size(wanted)
         self._held += size
         if self._held > self._limit:
             return False

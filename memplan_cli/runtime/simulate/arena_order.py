@@ -96,9 +96,10 @@ def order_for_arena(
 
 
 def arena_bytes(program: Program, dims: Mapping[str, int], provider: str = CPU) -> int | None:
-    """Return the bytes that the best arena holds after `served_runs`; None if a size is unknown.
+    """Return the least bytes that an arena holds after runs of a program; None if a size is unknown.
 
-    Arguments are those of `order_for_arena`.
+    Exact growth and arenas of one to three regions are tried (`best_arena`). The ops run in the order of the
+    program. ``dims`` are values of symbolic dims, and ``provider`` is ONNX Runtime's name of the provider.
     """
     executed = ExecutedGraph(program, dims, provider=provider)
     model, workspace = (

@@ -90,8 +90,11 @@ class SessionTraces:
     later_peak: int
 
     @property
-    def with_kept_outputs(self) -> AllocationTrace:
-        """Some runs as one trace, of a caller that keeps the outputs of each run until the next has ended."""
+    def runs_with_kept_outputs(self) -> AllocationTrace:
+        """The first run and `_KEEPING_RUNS` - 1 later ones, joined to one trace.
+
+        The caller of these runs keeps the outputs of each run until the next one has ended.
+        """
         return with_kept_outputs((self.first, *[self.later] * (_KEEPING_RUNS - 1)))
 
     @property
@@ -193,7 +196,7 @@ class Frame:
         number: how many frames of this block came before in this run, by which its observed sizes are found.
         key: by which the memory pattern of this frame is found; None: it has no pattern.
         allocations: variables in memory of their own.
-        pattern: the memory pattern of an earlier frame with the same key, whose block this frame
+        pattern: the memory pattern of an earlier frame with the same key, whose memory this frame
             allocates as a whole; None if there is none.
         traced_pattern: the pattern that this frame makes for later frames; None if it makes none.
     """
@@ -212,23 +215,30 @@ class Frame:
     def execute(self) -> Allocations:
         """Run every op, and return the block's outputs, which the caller has to free."""
         recorder = self.simulator.recorder
-        pattern_block = self._start_pattern() if self.simulator.model.with_pattern else None
+        pattern_memory = self._start_pattern() if self.simulator.model.with_pattern else None
         for op, freed in zip(self.plan.order, self.plan.freed, strict=True):
             self._run_op(op)
             recorder.end_kernel(op)
             for var in freed:
                 self._free(var)
-        return self._close(pattern_block)
+        return self._close(pattern_memory)
 
     def allocate(self, var: VarId) -> None:
-        """Allocate the memory of an output, unless it has memory already or shares that of another value."""
+        """Allocate the memory of an output, and note the dims that it has in an observed run.
+
+        An output lies in one of four places:
+
+        1. in an output of the control-flow op, if it is one of ``outer_results``: the outer frame allocates that;
+        2. in the memory of another value, if the planner shares it: nothing is allocated;
+        3. in the memory of ``pattern``, which `execute` has allocated as a whole;
+        4. else in an allocation of its own, made at the first call. ``traced_pattern`` records it too.
+        """
         if not var:  # an optional output that the op does not have
             return
         written = self._observed_write(var)
-        if written is not None:  # the key stands for its dims
+        if written is not None:  # `RunSimulator.keys` has the exclusive or of its dims
             self.simulator.keys[var] = written.key
         if var in self.outer_results:
-            # The var is written into an output of the control-flow op, which is memory of the outer frame.
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
             if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
@@ -240,7 +250,7 @@ class Frame:
         is_text = self.simulator.model.program.vars[var].dtype == "string"
         is_in_patterns = kind is BufferKind.NEW and not is_text
         if is_in_patterns and self.pattern is not None and self.pattern.holds(var, size):
-            return  # the var lies in the block of the pattern, which `execute` has allocated
+            return
         if is_in_patterns and self.traced_pattern is not None:
             self.traced_pattern.allocate(var, size)  # becomes the `pattern` of later frames
         self.allocations[var] = self.simulator.recorder.allocate(size)
@@ -252,14 +262,17 @@ class Frame:
         return counts[self.number] if self.number < len(counts) else None
 
     def _start_pattern(self) -> int | None:
-        """Set ``key``, ``pattern`` and ``traced_pattern``, and allocate the block of ``pattern`` if there is one.
+        """Look up the memory pattern that an earlier frame recorded under ``key``, else begin to record one.
+
+        Sets ``key``, and either ``pattern``, if one was found, or ``traced_pattern``. A block without patterns has
+        no key, and neither of them.
 
         Returns:
-            The allocation of the block. None if this frame has no pattern yet, and traces one for later frames; if
-            no tensor lies in the pattern; or if the block has no patterns.
+            The allocation in which all tensors of ``pattern`` lie, of the pattern's height in bytes. None without a
+            pattern, or if no tensor lies in it.
         """
         self.key = self.simulator.pattern_key(self.block)
-        if self.key is None:  # the block has no patterns
+        if self.key is None:
             return None
         self.pattern = self.simulator.patterns.get((self.block.path, self.key))
         if self.pattern is None:
@@ -268,10 +281,10 @@ class Frame:
         height = self.pattern.height
         return self.simulator.recorder.allocate(height) if height else None
 
-    def _close(self, pattern_block: int | None) -> Allocations:
+    def _close(self, pattern_memory: int | None) -> Allocations:
         """Free all memory but that of the block's outputs, which are returned.
 
-        A traced memory pattern is kept for later frames. ``pattern_block`` is the allocation of the whole
+        A traced memory pattern is kept for later frames. ``pattern_memory`` is the allocation of the whole
         memory pattern, if this frame has one.
         """
         recorder = self.simulator.recorder
@@ -281,8 +294,8 @@ class Frame:
                 results[var] = index
             else:
                 recorder.free(index)
-        if pattern_block is not None:
-            recorder.free(pattern_block)
+        if pattern_memory is not None:
+            recorder.free(pattern_memory)
         if self.traced_pattern is not None and self.key is not None:
             self.simulator.patterns[self.block.path, self.key] = self.traced_pattern
         return results
@@ -396,7 +409,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         # The dims of carried values decide which memory pattern the body has.
         _copy_keys(frame.simulator.keys, carried_vars, body.inputs[2:])
         carried_vars = body.outputs[1:state_count]
-        # The body may pass on its state. If it does not compute its condition, the first one stays.
+        # The body may pass on its state. If its condition is no result of its ops, `results[0]` is the first
+        # condition: then each next state has it, and it is freed after the last iteration.
         known = {body.outputs[0]: condition, **next_state}
         results = _run_iteration(frame, op, known)
         read_state = next_state

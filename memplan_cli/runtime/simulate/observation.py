@@ -79,7 +79,7 @@ def executions_of(
 
 
 def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunObservation:
-    """Return the observation of one run of a program.
+    """Return the sizes, iteration counts and packed weights that one run of a program shows.
 
     Args:
         program: the program that ran.
@@ -87,30 +87,37 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
-    # A body has run as often as one of its ops, the counted one; 0 times if that has no execution.
+    ran: list[tuple[Op, OpExecution]] = []
+    for execution in executions:
+        op = producer.get(VarId(execution.outputs[0])) if execution.outputs else None
+        if op is not None:
+            ran.append((op, execution))
+    packed = {
+        weight for op, execution in ran for weight in _packed_weights(program, op, execution)
+    }
+    return RunObservation(
+        _written_tensors(program, ran), _iteration_counts(program, ran), frozenset(packed)
+    )
+
+
+def _iteration_counts(
+    program: Program, ran: Iterable[tuple[Op, OpExecution]]
+) -> dict[str, tuple[int, ...]]:
+    """Return how often each body ran in each execution of its control-flow op, by the path of the body.
+
+    A body has run as often as one of its ops, the counted one; 0 times if that has no execution.
+    """
     counted_body = _bodies_by_counted_op(program)
     # Runs of each body since the last execution of its control-flow op.
     new_runs: Counter[str] = Counter()
-    written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     iterations: dict[str, list[int]] = defaultdict(list)
-    packed: set[VarId] = set()
-    for execution in executions:
-        first_output = VarId(execution.outputs[0]) if execution.outputs else VarId("")
-        op = producer.get(first_output)
-        if op is None:
-            continue
+    for op, execution in ran:
+        first_output = VarId(execution.outputs[0])
         if first_output in counted_body:
             new_runs[counted_body[first_output]] += 1
         for body in op.bodies:
             iterations[body.path].append(new_runs.pop(body.path, 0))
-        _append_written(program, op, execution.wrote, written)
-        # A weight is freed only if all its kernels have packed it, so any of them shows it.
-        packed.update(_freed_weights(program, op, execution.read))
-    return RunObservation(
-        {var: tuple(tensors) for var, tensors in written.items()},
-        {path: tuple(counts) for path, counts in iterations.items()},
-        frozenset(packed),
-    )
+    return {path: tuple(counts) for path, counts in iterations.items()}
 
 
 def _bodies_by_counted_op(program: Program) -> dict[VarId, str]:
@@ -127,35 +134,34 @@ def _bodies_by_counted_op(program: Program) -> dict[VarId, str]:
     return paths
 
 
-def _append_written(
-    program: Program,
-    op: Op,
-    wrote: TensorTypes,
-    written: dict[VarId, list[WrittenTensor]],
-) -> None:
-    """Append the tensors of one execution to ``written``. Sequences and optionals are left out.
+def _written_tensors(
+    program: Program, ran: Iterable[tuple[Op, OpExecution]]
+) -> dict[VarId, tuple[WrittenTensor, ...]]:
+    """Return the tensors that executions wrote into each variable, in order. Sequences and optionals are left out.
 
-    Nothing is appended if the profile lists more or fewer tensors than outputs: it is not known then
+    An execution is left out if the profile lists more or fewer tensors than outputs: it is not known then
     which is which.
     """
-    outputs = [var for var in op.outputs if var and is_tensor(program.vars[var])]
-    if len(outputs) != len(wrote):
-        return
-    for var, (type_name, dims) in zip(outputs, wrote, strict=True):
-        size = bytes_of(dtype_of(type_name), tuple(dims), {})
-        if size is not None:
-            # ONNX Runtime finds memory patterns by the exclusive or of dims (`WrittenTensor.key`).
-            written[var].append(WrittenTensor(size, key=reduce(xor, dims, 0)))
+    written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
+    for op, execution in ran:
+        outputs = [var for var in op.outputs if var and is_tensor(program.vars[var])]
+        if len(outputs) != len(execution.wrote):
+            continue
+        for var, (type_name, dims) in zip(outputs, execution.wrote, strict=True):
+            size = bytes_of(dtype_of(type_name), tuple(dims), {})
+            if size is not None:
+                written[var].append(WrittenTensor(size, key=reduce(xor, dims, 0)))
+    return {var: tuple(tensors) for var, tensors in written.items()}
 
 
-def _freed_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:
-    """Yield the weights among an op's inputs that no longer exist when the op runs.
+def _packed_weights(program: Program, op: Op, execution: OpExecution) -> Iterator[VarId]:
+    """Yield the weights among an op's inputs that were freed when the session was created.
 
-    They were freed when the session was created, after kernels had packed them. The profile of the runtime lists
-    the shapes of the inputs that exist, in order. An input that is no weight is always listed; a weight is listed
-    if the next shape in the list is its own. Ops with subgraphs are not examined.
+    A weight is freed when all kernels that read it have packed copies, so every execution of its readers lacks it.
+    ``execution.read`` lists the shapes of the inputs that exist, in order. An input that is no weight is always
+    listed; a weight is listed if the next shape in the list is its own. Ops with subgraphs are not examined.
     """
-    listed = [tuple(dims) for _, dims in read]
+    listed = [tuple(dims) for _, dims in execution.read]
     inputs = [var for var in op.inputs if var and is_tensor(program.vars[var])]
     if op.bodies or len(inputs) <= len(listed):
         return

@@ -108,7 +108,7 @@ def served_runs(executed: ExecutedGraph, traces: SessionTraces) -> AllocationTra
     copies of the inputs.
     """
     if executed.provider == CPU:
-        return traces.with_kept_outputs
+        return traces.runs_with_kept_outputs
     return with_copied_inputs(traces.first, _input_sizes(executed))
 
 

@@ -184,9 +184,10 @@ class TraceRecorder:
         return index
 
     def free(self, index: int) -> None:
-        """Record the free of an allocation, after which the next kernel begins."""
+        """Record the free of an allocation, after which the next kernel begins. One of no bytes has no step."""
         self.live -= self._sizes[index]
-        self._record_free(index)
+        if self._sizes[index]:
+            self._steps.append(TraceStep(0, index))
         self._kernel_start = len(self._steps)
 
     def end_kernel(self, op: Op) -> None:
@@ -197,14 +198,14 @@ class TraceRecorder:
         """
         self.peak = max(self.peak, self.live)
         sizes = self.workspace.get(node_key(op), ())
-        requests = list(enumerate(sizes, start=len(self._sizes)))
+        indexed_sizes = enumerate(sizes, start=len(self._sizes))
+        # Requests of 0 bytes have an index, but no steps.
+        allocations = [_allocation_step(size, index) for index, size in indexed_sizes if size]
         self._sizes += sizes
-        allocations = [_allocation_step(size, index) for index, size in requests if size]
         is_first = op.type in PROFILE.workspace_first
         position = self._kernel_start if is_first else len(self._steps)
         self._steps[position:position] = allocations
-        for index, _ in reversed(requests):
-            self._record_free(index)
+        self._steps += [TraceStep(0, step.allocation) for step in reversed(allocations)]
         self._kernel_start = len(self._steps)
 
     def trace(self, outputs: Iterable[int] = ()) -> AllocationTrace:
@@ -213,11 +214,6 @@ class TraceRecorder:
         for index in outputs:
             self.free(index)
         return AllocationTrace(tuple(self._sizes), tuple(self._steps), len(self._steps) - end)
-
-    def _record_free(self, index: int) -> None:
-        """Record the free of an allocation; one of no bytes has no steps."""
-        if self._sizes[index]:
-            self._steps.append(TraceStep(0, index))
 
 
 def _allocation_step(size: int, index: int) -> TraceStep:

@@ -66,11 +66,11 @@ class Confirmation:
         prediction: the predictions for the written model.
         _baseline: the original's run.
         _written: the written model.
-        _graphs: the graphs that `executed` has read, by the file that a run wrote.
+        _graphs: the graphs that `executed_graph` has read, by the file that a run wrote.
     """
 
     def __init__(self, prediction: Prediction, choice: SettingsChoice) -> None:
-        """Run the written model under a choice of settings.
+        """Run the written model under a choice of settings. This is the reported run until another replaces it.
 
         Raises:
             RuntimeUnavailableError: the written model's weights are missing.
@@ -78,8 +78,8 @@ class Confirmation:
         self.prediction, self.notes = prediction, list(choice.notes)
         self._baseline, self._written = prediction.baseline, prediction.written
         self._graphs: dict[Path, ExecutedGraph] = {}
-        self.time: TimeRatio | None = None
-        self.idle: IdleArena | None = None
+        self.time: TimeRatio | None = None  # set by `optimize_if_rejected`
+        self.idle: IdleArena | None = None  # set by `choose_idle_arena`
         self.choice = choice
         self.run = self._run(choice)
 
@@ -91,21 +91,19 @@ class Confirmation:
     @property
     def passed(self) -> bool:
         """Whether the model ran and its outputs equal the original's."""
-        return self.run.ran and self.verdict.passed
+        return self._has_passed(self.run)
 
     def optimize_if_rejected(self) -> None:
         """Run the model with the runtime's optimization if its outputs differ, or it is slower than allowed.
 
-        A model that is optimized already, or must not be, is only timed. Updates ``choice``, ``run``, ``time``
-        and ``notes``.
+        Updates ``choice``, ``run`` and ``notes``, and ``time`` if the outputs are equal. If the model is optimized
+        already, or must not be, only its time is measured.
         """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
-        is_compared = self._written.known_verdict is None
-        has_other_outputs = is_compared and self.run.verdict.has_other_outputs
-        if has_other_outputs and may_be_optimized:
+        if may_be_optimized and self.verdict.has_other_outputs:
             self._optimize_for_equal_outputs()
         if self.passed:
-            self._optimize_if_slower()
+            self._measure_time_and_optimize_if_slower()
 
     def choose_idle_arena(self, progress: Progress) -> None:
         """Compare an arena that is kept between runs with one that is released; set ``idle``, and report the better run.
@@ -138,7 +136,7 @@ class Confirmation:
         Then a note says so, if the check asks for the release.
         """
         run = self._run(released_between_runs(self.choice))
-        if self._has_same_outputs(run):
+        if self._has_passed(run):
             return run
         if self._baseline.check.idle == "release":
             self.notes.append(
@@ -174,6 +172,10 @@ class Confirmation:
         """Return the verdict on a run: its own, unless the verdict was known before."""
         return self._written.known_verdict or run.verdict
 
+    def _has_passed(self, run: WrittenRun) -> bool:
+        """Return whether a run did not fail and its outputs equal the original's."""
+        return run.ran and self._verdict_on(run).passed
+
     def _run(self, choice: SettingsChoice) -> WrittenRun:
         """Run the written model under a choice of settings, and return the run.
 
@@ -199,7 +201,7 @@ class Confirmation:
             f"{RAN_AGAIN} with optimization"
         )
 
-    def _optimize_if_slower(self) -> None:
+    def _measure_time_and_optimize_if_slower(self) -> None:
         """Set ``time``, and replace the reported run by one with optimization if runs take longer than allowed.
 
         The reported run stays if it is optimized already, or must not be. It also stays if the run with
@@ -212,8 +214,7 @@ class Confirmation:
             return
         choice = self.prediction.optimized_choice()
         optimized_run = self._run(choice)
-        has_passed = optimized_run.ran and self._verdict_on(optimized_run).passed
-        if not has_passed:
+        if not self._has_passed(optimized_run):
             return
         time = self._time_if_suspect(optimized_run)
         is_slow_too = time is not None and time.is_slower
@@ -237,14 +238,7 @@ class Confirmation:
         sessions = before.spec.session, after.spec.session
         return time_ratio(*sessions, before.spec.inputs[0], timeout)
 
-    def _has_same_outputs(self, run: WrittenRun) -> bool:
-        """Return whether another run gave the outputs of the reported run."""
-        if self._written.known_verdict is not None:
-            # Outputs change from run to run, and were compared before.
-            return run.ran
-        return run.verdict.passed
-
-    def executed(self) -> ExecutedGraph:
+    def executed_graph(self) -> ExecutedGraph:
         """Return the graph that the reported run wrote, or the file's own graph if it wrote none."""
         record = self.run.record
         file = record.spec.graph
@@ -264,7 +258,7 @@ class Confirmation:
         if needs_observation(graph) and graph.observed is None:
             # Node names are missing or occur twice, so nothing was observed in this run. The predicted graph has the
             # observation of the original's run.
-            predicted_graph = self.prediction.executed(self.run.settings)
+            predicted_graph = self.prediction.graph_under(self.run.settings)
             graph = replace(graph, observed=predicted_graph.observed)
         if has_unpredictable_order(self.run.settings):
             # Without names of nodes no order is recorded, and the order of the dump is the best guess.
@@ -277,17 +271,18 @@ class Confirmation:
         Its key ``original`` has the memory of the baseline run, ``optimized`` that of the reported run of the
         written model.
         """
-        baseline, run, executed = self._baseline, self.run, self.executed()
+        baseline, run = self._baseline, self.run
+        graph = self.executed_graph()  # of the reported run
         workspace = run.record.workspace or {}
         # Users open a written file with `memplan_cli.load`, and the original's own file with ONNX Runtime.
         opened_by_memplan = self._written.path != baseline.path
         process = predict_process_bytes(
             stored_model(self._written.path),
-            executed,
+            graph,
             run.settings,
             ProcessMeasurements(workspace, opened_by_memplan=opened_by_memplan),
         )
-        predicted = replace(predict_peaks(executed, run.settings, workspace), process=process)
+        predicted = replace(predict_peaks(graph, run.settings, workspace), process=process)
         return RuntimeSummary(
             name="onnxruntime",
             version=required_version(),
@@ -310,7 +305,9 @@ class Confirmation:
         # By default ONNX Runtime optimizes the graph of the written model. The reported run shows that graph,
         # unless it was a run without optimization.
         written_graph = (
-            self.prediction.optimized_graph() if self.run.is_unoptimized else self.executed()
+            self.prediction.optimized_graph()
+            if self.run.is_unoptimized
+            else self.executed_graph()
         )
         written_peak = predict_peaks(written_graph, DEFAULTS).first_run_peak
         original_peak = self.prediction.original.predicted.first_run_peak

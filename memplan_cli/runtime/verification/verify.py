@@ -68,6 +68,10 @@ def verify(
 ) -> Verification:
     """Run a written model and compare it with its original.
 
+    One run gives both the verdict on outputs and the memory, except in two cases. If only outputs are
+    compared, nothing is measured. If the original's own runs gave different outputs, the verdict comes from runs of
+    its own, and memory from a run after a verdict that passed.
+
     Args:
         baseline: the run of the original.
         graph: the graph that this run executed, and its predicted memory. None: only outputs are
@@ -79,7 +83,6 @@ def verify(
         RuntimeUnavailableError: the written model's weights are missing.
     """
     if not baseline.is_repeatable:
-        # Outputs that change from run to run are compared in runs of their own, by other rules.
         settings = settings_of_comparison(baseline, written)
         verdict = compare_unrepeatable(baseline, written.path, settings)
         if graph is None or not verdict.passed:
@@ -95,7 +98,8 @@ def verify(
     verdict = _with_compared_run(confirmation.verdict, baseline)
     if not confirmation.passed:
         return Verification(verdict)
-    confirmation.choose_idle_arena(progress)  # which may replace the run that is reported
+    # The verdict stays. The memory may be that of a further run, which releases its arena at the end.
+    confirmation.choose_idle_arena(progress)
     facts = confirmation.runtime_summary()
     warnings = (
         *graph.warnings,
@@ -123,6 +127,8 @@ def compare_models(
     with BaselineRun(original, load_model(original), check, binding) as run:
         baseline, graph = run.result(), None
         if check.depth == "full":
+            # Settings and memory of the written model are predicted from its program, those of the original
+            # from the graph that the baseline run executed.
             program = offline_program(written.path, binding.dims, baseline.provider)
             written = replace(written, program=program)
             graph = read_baseline_graph(baseline)

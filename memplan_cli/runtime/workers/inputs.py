@@ -47,7 +47,10 @@ class PreparedInputs:
     """
 
     def __init__(self, requests: Iterable[Iterable[FeedSpec]]) -> None:
-        """Draw the largest inputs. ``requests`` has the specs of the inputs of a request of each size."""
+        """Draw the largest value of each input.
+
+        ``requests`` are requests of different sizes, each with the specs of all inputs.
+        """
         specs = sorted(
             (spec for inputs in requests for spec in inputs), key=lambda spec: prod(spec.shape)
         )
@@ -55,7 +58,7 @@ class PreparedInputs:
         largest_specs = {spec.name: spec for spec in specs}
         values = draw_all(largest_specs.values())
         self.largest = list(values.values())
-        # Their first elements are the inputs of smaller requests.
+        # The values of which smaller ones are a prefix. They are found by what is equal in the specs of all sizes.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()

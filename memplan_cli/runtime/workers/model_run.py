@@ -144,10 +144,11 @@ class _ModelRun:
     has_stopped_at_difference: bool = False
 
     def run_first_session(self) -> None:
-        """Run the first session, and set what it has produced: all attributes but ``spec`` and ``folder``.
+        """Run the first session, which is gone afterwards, and set what it has produced.
 
-        The session is gone afterwards. Nothing is run if only times are collected, which have a session of
-        their own.
+        The session gives ``outputs`` and ``missing``; its runs give ``results``, ``times`` and
+        ``has_stopped_at_difference``; its profile gives ``peaks`` and ``kernels``, and the meter ``process``. Nothing
+        is run if only times are collected, which have a session of their own.
         """
         spec = self.spec
         if set(spec.collect) == {"time"}:

@@ -331,7 +331,7 @@ class SessionMeter:
         has_holes: whether loading leaves free memory in the heap, for the profile to fill.
         _loaded: resident bytes when the session has been created.
         _hole_bytes: the free memory in the heap at that time; 0 without ``has_holes``.
-        _highest: the highest resident size of each run.
+        _run_peaks: the highest resident size of each run, that of the first run since before the load.
         _after_runs: resident bytes after each run; empty if the system does not provide them.
         _heaps: use of the heap after each run; empty if the C library does not provide it.
     """
@@ -342,7 +342,7 @@ class SessionMeter:
     has_holes: bool
     _loaded: Resident | None = None
     _hole_bytes: int = 0
-    _highest: list[int] = field(default_factory=list)
+    _run_peaks: list[int] = field(default_factory=list)
     _after_runs: list[Resident] = field(default_factory=list)
     _heaps: list[HeapUse] = field(default_factory=list)
 
@@ -362,7 +362,7 @@ class SessionMeter:
     def note_run(self) -> None:
         """Record the highest size after a run, before its outputs are compared."""
         now = resident()
-        self._highest.append(now.highest if now else 0)
+        self._run_peaks.append(now.highest if now else 0)
 
     def note_after_run(self) -> None:
         """Record the memory of the process between two runs, without the outputs of a run if they are dropped.
@@ -379,34 +379,36 @@ class SessionMeter:
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
         """Return the bytes that the session took, without its profile; None if the system does not provide them.
 
-        The profiler keeps the events of all runs in memory. Their bytes first fill the holes of the heap, which
-        are resident anyway; only the rest makes the process larger.
-
-        Args:
-            held: bytes that the arena held after each run, which tell its growth from that of the profile. Empty
-                without a profile.
+        ``held`` are the bytes of the arena after each run, in the order of the runs; empty without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
         total = bytes_beyond(self.before, self._loaded, last, device)
         if total is None or self.before is None or not self._after_runs:
             return total
-        events_of_a_run = self._profile_bytes_of_a_run(held)
-        # The bytes by which the profile has made the process larger, after each run.
-        profile_bytes = [
-            max(runs * events_of_a_run - self._hole_bytes, 0)
-            for runs in range(1, len(self._highest) + 1)
-        ]
-        peak = max(  # of the whole process, without the profile
-            size - profile for size, profile in zip(self._highest, profile_bytes, strict=True)
+        profile_bytes = self._resident_profile_bytes(held)
+        peak = max(
+            size - profile
+            for size, profile in zip(self._run_peaks, profile_bytes, strict=True)
         )
         return ProcessBytes(
             load=total.load,  # there was no profile yet
-            run=max(peak - self.before.now, total.load),  # a peak includes that of the load
+            # If the load has the highest size, no profile is part of it, although the first run reports it.
+            run=max(peak - self.before.now, total.load),
             private=max(total.private - profile_bytes[-1], 0),  # read after the last run
             file=total.file,
             device=device,
         )
+
+    def _resident_profile_bytes(self, held: Sequence[int]) -> list[int]:
+        """Return by how many bytes the profile has made the process larger, at the end of each run.
+
+        The profiler keeps the events of all runs so far. They first fill the holes of the heap, which are resident
+        anyway. ``held`` are the bytes of the arena after each run.
+        """
+        bytes_of_a_run = self._profile_bytes_of_a_run(held)
+        run_counts = range(1, len(self._run_peaks) + 1)
+        return [max(runs * bytes_of_a_run - self._hole_bytes, 0) for runs in run_counts]
 
     def _profile_bytes_of_a_run(self, held: Sequence[int]) -> int:
         """Return the heap bytes that the profile of the last run takes.

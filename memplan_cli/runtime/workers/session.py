@@ -159,9 +159,10 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
 
 
 def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Create an ``InferenceSession``, which may lie on the CPU instead: the caller has to check its provider.
+    """Create an ``InferenceSession``. The caller has to check whether it lies on the provider.
 
-    An arena in the settings is registered for the whole process.
+    ONNX Runtime leaves out a provider whose library cannot be loaded, and creates the session on the CPU. An arena
+    in the settings is registered for the whole process.
     """
     import onnxruntime as ort
 
@@ -169,11 +170,14 @@ def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     if settings.arena:
         register_arena(settings.arena, provider)
         use_arena_of_process(options)
-    providers = [(provider, provider_options(settings.provider))]
+    provider_with_options = (provider, provider_options(settings.provider))
     source = model if isinstance(model, bytes) else str(model)
     with options_of_file_ignored():
-        # With its fallback, ONNX Runtime prints an error of the provider, and creates the session on the CPU.
-        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        # Without the fallback of the Python class, any other error of the provider is raised. With it, the error
+        # would only be printed.
+        return ort.InferenceSession(
+            source, options, providers=[provider_with_options], enable_fallback=0
+        )
 
 
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

@@ -111,7 +111,9 @@ def _node_event(event: Json) -> NodeEvent:
 
 
 def arena_peaks(runs: Runs) -> Peaks:
-    """Return the peaks of the arena over some runs; figures without events are None.
+    """Return the peaks of the arena over some runs.
+
+    Without an arena there are no events, and all figures are None. With one run, ``steady_peak`` is None.
 
     - ``weights``: bytes requested before the first kernel of the first run.
     - ``first_run_peak``: the most bytes requested at the end of a kernel of the first run, without weights.
@@ -119,7 +121,7 @@ def arena_peaks(runs: Runs) -> Peaks:
     - ``held``: the most bytes that the arena held from the system, for weights too.
     - ``scratch``: how much the workspace of kernels raised the most bytes in use.
     """
-    if not runs or not runs[0]:  # there is no arena, so no run has events
+    if not runs or not runs[0]:
         return Peaks(first_run_peak=None, steady_peak=None)
     first, *later = runs
     weights = first[0].requested_before

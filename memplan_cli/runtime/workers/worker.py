@@ -290,9 +290,11 @@ def _failure(error: Exception) -> Json:
         reason = error.message
     else:
         message = " ".join(f"{type(error).__name__}: {error}".split())
-        reason = _NAME_LIST.sub(
+        # The list of all inputs of a model, ['a', 'b', 'c'], is shortened to ['a' and 2 more].
+        short_message = _NAME_LIST.sub(
             lambda names: f"[{names[1]} and {names[2].count(', ')} more]", message
-        )[:_MAX_MESSAGE]
+        )
+        reason = short_message[:_MAX_MESSAGE]
     return {"how": "error", "result": {}, "reason": reason}
 
 
