@@ -291,14 +291,17 @@ def confirm(
 def _point_of_run(
     needs: ModelNeeds, question: Question, predicted: Point, value: int
 ) -> Point:
-    """Return the point of ``value``, which was run last: ``predicted``, or one of a lower value.
+    """Return the bytes needed at ``value``, which was run last: the prediction's value or a lower one.
 
-    If the need of the lower value is unknown, that of ``predicted`` is used: an upper bound.
+    A `Point` also has the bytes needed at the next value, to compare with the memory size.
     """
     if value == predicted.dims[question.dim]:
         return predicted
+    need = needs.at(value)
     return Point.of(
-        needs.at(value) or predicted,  # class `Point` is derived from `Need`
+        need
+        if need is not None
+        else predicted,  # unknown: those of ``predicted`` are an upper bound
         dims={question.dim: value},
         next_need=needs.at(value + 1),
         overhead=question.overhead,

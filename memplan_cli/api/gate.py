@@ -32,8 +32,8 @@ from memplan_cli.reporting.commands.gate import (
     judge,
     known_metrics,
     metric_value,
+    ratchet_allows_recording,
     rules_from,
-    worth_recording,
 )
 from memplan_cli.reporting.commands.gate_report import RENDERERS
 from memplan_cli.reporting.hints import path_argument
@@ -190,7 +190,8 @@ def gate(
     Args:
         models: A model, or several paths or globs of models and plans.
         rules: As in the section ``gate`` of a settings file: ``{"max_memory": "512MiB"}``,
-            ``max_increase``, ``metric``, ``ratchet``. Each may be a keyword of its own instead.
+            ``max_increase``, ``metric``, ``ratchet``. A rule may also be passed as a keyword, which
+            `accepts_option_names` moves here.
         baseline: The baseline's file; None: that of the settings, or the usual name in
             the current folder if it is there.
         mode: ``update-baseline`` records the numbers; so does ``update_baseline=True``.
@@ -198,7 +199,7 @@ def gate(
         config: A settings file.
         progress: Called with the name of each stage.
         warn: Called with each warning of a plan.
-        options: Settings by name, as for `plan`.
+        options: Settings by name, as for `plan`, without the rules.
 
     Raises:
         MemplanError: a model, plan or setting is wrong, or there is nothing to check.
@@ -252,8 +253,9 @@ def _judge_files(
     Raises:
         MemplanError: as for `gate`; nothing was written.
     """
-    # A settings file is not refused for plans: it may have rules, which apply to them too.
-    reject_settings_of_plans(paths, replace(request, config=None).option_names)
+    # Plans take no options except a settings file, whose rules apply to them too.
+    options_except_config = replace(request, config=None).option_names
+    reject_settings_of_plans(paths, options_except_config)
     folders: dict[Path, _FolderRules] = {}
     for path in paths:
         if path.parent not in folders:
@@ -324,12 +326,13 @@ def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRul
             own["baseline"] = Path(layer.source).parent / own["baseline"]
         # A later file replaces keys of earlier ones, also ``models`` as a whole.
         values.update(own)
-    # The rules of the call override all others. `RuleBook` puts special rules on top of the common ones.
+    baseline_of_files = values.pop("baseline", None)
+    named_baseline = call.baseline or baseline_of_files
+    rules_by_pattern = values.pop("models", {})
+    # The other values are rules. Those of the call override all others.
     common = rules_from({**values, **call.rules}, Rules())
-    special = {
-        pattern: {**rules, **call.rules} for pattern, rules in values.get("models", {}).items()
-    }
-    named_baseline = call.baseline or values.get("baseline")
+    # `RuleBook` puts special rules on top of the common ones.
+    special = {pattern: {**rules, **call.rules} for pattern, rules in rules_by_pattern.items()}
     return _FolderRules(
         book=RuleBook(common, special),
         baseline=Path(named_baseline or DEFAULT_NAME),
@@ -383,11 +386,11 @@ def _judge_case(
 ) -> Verdict:
     """Plan a model, or read a plan, and judge its numbers; ``entries`` are those of its baseline.
 
-    If baselines are updated, the verdict says where its numbers are to be recorded; nothing is written here.
+    If baselines are updated, the verdict names the baseline to record them in; nothing is written here.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
-        UnknownSizeError: a metric to check or to record as checked is unknown.
+        UnknownSizeError: a metric to check or to record is unknown.
     """
     plan, stale = plan_and_stale_warnings(case.model, request)
     if stale:
@@ -400,19 +403,33 @@ def _judge_case(
     snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
-    # With a ratchet, larger numbers replace no entry: the model fails because of them.
-    if not call.updates or not worth_recording(snapshot, earlier, rules):
-        return judge(snapshot, earlier, rules)
-    for name in snapshot.checked:
-        metric_value(snapshot, name)  # raises if a metric to record is unknown
-    # The new numbers replace the entry, however much they grew: only the limit of the model is judged.
-    verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
-    # Listed are the metrics with a limit, and those that later checks will compare with the new entry.
-    checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
-    difference = compare(earlier, snapshot) if earlier is not None else None
-    # A model above its limit is not recorded.
-    recorded_in = str(case.folder_rules.baseline) if verdict.passed else ""
-    return replace(verdict, checked=checked, difference=difference, recorded_in=recorded_in)
+    if call.updates and ratchet_allows_recording(snapshot, earlier, rules):
+        return _judge_new_entry(snapshot, earlier, rules, case.folder_rules.baseline)
+    return judge(snapshot, earlier, rules)
+
+
+def _judge_new_entry(
+    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, baseline: Path
+) -> Verdict:
+    """Return the verdict on numbers that are to replace ``earlier``, the entry of a model in a baseline.
+
+    Only the limit ``max_memory`` is judged: the numbers may have grown by any amount. Numbers above the
+    limit fail, and are not recorded.
+
+    Raises:
+        UnknownSizeError: a metric with a limit is unknown, or one that later checks will compare.
+    """
+    limit_alone = replace(rules, max_increase=None, ratchet=False)
+    verdict = judge(snapshot, None, limit_alone)
+    compared_later = snapshot.checked
+    for name in compared_later:
+        metric_value(snapshot, name)  # raises if the metric is unknown
+    return replace(
+        verdict,
+        checked=tuple(dict.fromkeys((*verdict.checked, *compared_later))),
+        difference=None if earlier is None else compare(earlier, snapshot),
+        recorded_in=str(baseline) if verdict.passed else "",
+    )
 
 
 def take_snapshot(
@@ -427,8 +444,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the numbers of a model or plan file, and the names of the metrics to check.
 
-    The memory of the model's process is left out if it is neither checked, nor recorded, nor compared with
-    ``earlier``: a prediction takes a session. If the prediction fails, the snapshot has the reason.
+    The memory of the model's process is predicted only if it is checked, recorded, or compared with
+    ``earlier``, because its prediction takes a session. If that prediction fails, the snapshot has the reason.
 
     Args:
         path: the file.
@@ -456,6 +473,7 @@ def take_snapshot(
     snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
     # The metrics of the rules. If the rules have none, those of ``earlier``, or the known default metrics.
     checked = known_metrics(snapshot, rules, earlier)
+    # No default metric is a predicted peak, so that these are found last, and only if they are checked.
     predicted = _predicted_metrics(path, checked, request)
     metrics = {**snapshot.metrics, **predicted}
     return replace(snapshot, metrics=metrics, checked=checked, process_obstacle=obstacle)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.api.models.sources import ModelSource
+    from memplan_cli.api.optimizing.verification import Verifier
     from memplan_cli.api.output.rewriting import Rewriting
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.results.plan import Plan
@@ -141,11 +142,11 @@ def _optimize_file(
     progress: Progress,
     profiles: Profiles | None,
 ) -> Optimized:
-    """Assume values for the free dims of a model, and write its best candidate.
+    """Find values for the free dims of a model, and write its best candidate.
 
-    Without a check, `resolve_sizes` tries values in runs, if runs are allowed. With a check, the values that
-    it would try first are assumed at once, because the check runs the original at them. If this run fails,
-    `resolve_sizes` tries values, and candidates are planned again.
+    Without a check, `resolve_sizes` finds the values: in runs of the model, if runs are allowed. A check runs
+    the original anyway, so that the values which `resolve_sizes` would try first are assumed at once. Only if
+    the original does not run at them, other values are tried, and candidates are planned again.
 
     Dims with bounds are assumed to have the largest value within them.
     """
@@ -155,20 +156,23 @@ def _optimize_file(
     if profiles:
         settings = with_bounds_of(settings, profiles)
     progress("reading")
-    resolve = resolve_sizes if check is None else resolve_first_sizes
-    resolved = resolve(file.lazy, file.path, settings)
-    request = OptimizeRequest(file, resolved, targets, check, progress, profiles)
     if check is None:
-        return _write_first_candidate(request)
+        sizes = resolve_sizes(file.lazy, file.path, settings)
+        return _write_first_candidate(
+            OptimizeRequest(file, sizes, targets, check, progress, profiles)
+        )
+    first_sizes = resolve_first_sizes(file.lazy, file.path, settings)
+    request = OptimizeRequest(file, first_sizes, targets, check, progress, profiles)
     try:
         return _write_best_candidate(request, check)
     except SizesRefusedError:
         progress("trying sizes: the model does not run at the first ones")
-    # Smaller values within the bounds may run; the values of profiles have to run as they are.
     if settings.bounds and not profiles:
+        # Finds numbers for all dims, those with bounds included: smaller numbers within them may run.
         settings = with_size_that_runs(file, settings, check.timeout)
-    resolved = resolve_sizes(file.lazy, file.path, settings)
-    return _write_best_candidate(replace(request, resolved=resolved), check)
+    # Tries numbers for the dims that have none. Values of profiles stay: the model has to run with them.
+    sizes_that_run = resolve_sizes(file.lazy, file.path, settings)
+    return _write_best_candidate(replace(request, resolved=sizes_that_run), check)
 
 
 def _write_first_candidate(request: OptimizeRequest) -> Optimized:
@@ -241,38 +245,55 @@ def _write_best_of(
     baseline: BackgroundBaseline,
     rejected_before: Sequence[Plan] = (),
 ) -> Optimized:
-    """Write, run and compare candidates in their order; publish the best.
+    """Run candidates in their order, and publish the first whose outputs are the original's.
 
-    The best is the first whose outputs are the original's: those after it are not run. If the check
-    asks to search by measuring, all are run, and the best is the one of lowest `candidate_cost`.
-
-    Candidates over the budget are not run (`may_be_written`). If no candidate is left, or none has the
-    original's outputs, nothing is written, and the result has the plan of the first candidate. The report of
-    a written model names the rejected plans, those of earlier calls (``rejected_before``) included.
+    If the check asks to search by measuring, all are run, and the best is published (`_write_cheapest`).
+    Candidates over the budget are not run (`may_be_written`). If none has the original's outputs, nothing is
+    written, and the result has the plan of the first that was run, or of the first candidate if none was.
+    The report of a written model names the rejected plans, those of earlier calls (``rejected_before``)
+    included.
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
         return Optimized(candidates[0].plan)
     # All candidates have the same original at the same sizes, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0].settings, request.progress)
-    verified: list[Rewriting] = []
+    if verifier.check.search == "measured":
+        return _write_cheapest(within_budget, verifier, rejected_before)
     rejected: list[Plan] = []
     for candidate in within_budget:
         with rewritten_files(candidate) as files:
             plan = verifier.verify(files)
-            if not is_verified(plan):
-                rejected.append(plan)
-            elif verifier.check.search == "measured":
-                verified.append(candidate.with_plan(plan))
-            else:
+            if is_verified(plan):
                 request.progress("writing")
                 return publish(files, with_rejected(plan, (*rejected_before, *rejected)))
+        rejected.append(plan)
+    return Optimized(rejected[0])
+
+
+def _write_cheapest(
+    candidates: Sequence[Rewriting], verifier: Verifier, rejected_before: Sequence[Plan]
+) -> Optimized:
+    """Run all candidates; of those with the original's outputs, publish the one of lowest `candidate_cost`.
+
+    If no candidate has them, nothing is written, and the result has the plan of the first.
+    """
+    verified: list[Rewriting] = []
+    rejected: list[Plan] = []
+    for candidate in candidates:
+        with rewritten_files(candidate) as files:
+            plan = verifier.verify(files)
+        if is_verified(plan):
+            verified.append(candidate.with_plan(plan))
+        else:
+            rejected.append(plan)
     if not verified:
         return Optimized(rejected[0])
-    request.progress("writing")
+    verifier.progress("writing")
     best = min(verified, key=lambda candidate: candidate_cost(candidate.plan))
     plan = with_rejected(best.plan, (*rejected_before, *rejected))
-    plan = with_all_slower_reported(plan)  # times of runs were measured in this search
+    # The cost includes the time of a run: if the best is slower than allowed, so are all.
+    plan = with_all_slower_reported(plan)
     with rewritten_files(best) as files:
         return publish(files, plan)
 

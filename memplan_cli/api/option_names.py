@@ -59,38 +59,47 @@ def accepts_option_names(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that calls the given one with keywords turned into its arguments."""
+        """Return a function that also takes option names, and calls the given function with its own arguments."""
         declared = signature(function)
         parameters = declared.parameters
 
         def arguments_of(keyword: str, value: object) -> Mapping[str, object]:
-            """Return the arguments that a keyword stands for, by the first rule that applies."""
+            """Return the arguments of the function that a keyword stands for.
+
+            Parameters and settings stand for themselves. Examples of other keywords are
+            ``update_baseline=True``: ``mode="update-baseline"``, ``rtol=0.1``: ``check={"rtol": 0.1}``,
+            ``max_memory="1GiB"``: ``rules={"max_memory": "1GiB"}``, and ``dim={"n": 2}``:
+            ``dims={"n": 2}``. An unknown keyword is passed on; the function refuses it.
+            """
             if keyword in parameters:
                 return {keyword: value}
-            if keyword in flags:  # update_baseline=True is mode="update-baseline"
+            if keyword in flags:
                 return flags[keyword] if value else {}
             if "check" in parameters and keyword in (*_CHECK_OPTIONS, *check_options):
-                return {"check": {keyword: value}}  # rtol=0.1: one field of the check
+                return {"check": {keyword: value}}
             if "rules" in parameters and keyword in MODEL_RULES:
-                return {"rules": {keyword: value}}  # max_memory="1GiB": one of the rules
-            name = _RENAMED.get(keyword, keyword)  # dim={"n": 2} is dims={"n": 2}
-            is_setting = name in READERS  # the readers of settings by name
-            if is_setting or name in parameters:
-                return {name: value}
-            return {keyword: value}  # unknown: an error when the function reads its settings
+                return {"rules": {keyword: value}}
+            new_name = _RENAMED.get(keyword)
+            if new_name is not None and (new_name in READERS or new_name in parameters):
+                return {new_name: value}
+            return {keyword: value}
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:
-            """Call the function with positional arguments as they are, and with the keywords' arguments."""
+            """Call the function with its positional arguments, and those that the keywords stand for.
+
+            Several keywords may stand for one argument: ``rtol=0.1, runs=5`` is
+            ``check={"rtol": 0.1, "runs": 5}``, from which a `Check` is made.
+            """
             arguments: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
                 for name, argument in arguments_of(keyword, value).items():
-                    _add(arguments, name, argument)
+                    _join_argument(arguments, name, argument)
             unused = setting_without_effect(arguments, (*settings, *parameters))
             if unused:
                 where = f"in memplan.{function.__name__}"
                 raise SettingsError(f"{unused} has no effect {where}", hint="remove it")
-            if isinstance(arguments.get("check"), dict):  # options of the check were passed
+            if isinstance(arguments.get("check"), dict):
                 arguments["check"] = _check_from(arguments["check"], arguments.get("provider"))
             return function(**arguments)  # type: ignore[call-arg]
 
@@ -107,8 +116,8 @@ def setting_without_effect(keywords: Mapping[str, object], effective: Collection
     return ""
 
 
-def _add(arguments: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN401 - of any parameter
-    """Add an argument to those of a call, which may have one of this name.
+def _join_argument(arguments: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN401 - of any type
+    """Add an argument to ``arguments``, those of a call, or join it with the one of this name there.
 
     ``extras`` are appended, fields of ``check`` and ``rules`` are merged, and ``auto`` gives way to a value.
 

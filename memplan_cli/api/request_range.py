@@ -217,7 +217,7 @@ def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
             )
 
 
-def with_size_of_run(settings: Settings, memory: Memory) -> Settings:
+def with_numbers_in_bounds(settings: Settings, memory: Memory) -> Settings:
     """Return settings in which dims with bounds have the numbers at which the model is run.
 
     These are the numbers that ``settings`` assume. But if the plan, whose ``memory`` is that of the largest

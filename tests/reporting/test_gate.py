@@ -20,8 +20,8 @@ from memplan_cli.reporting.commands.gate import (
     RuleBook,
     Rules,
     judge,
+    ratchet_allows_recording,
     rules_from,
-    worth_recording,
 )
 from memplan_cli.reporting.commands.gate_report import RENDERERS
 from memplan_cli.reporting.snapshot import (
@@ -121,7 +121,7 @@ def test_two_processes_of_one_model_differ_and_no_gate_fails_for_that(
         return replace(snapshot(1), metrics={"process.run": size})
 
     assert (found(at(now), at(before), rules) == []) == passes
-    assert worth_recording(at(now), at(before), rules) == passes
+    assert ratchet_allows_recording(at(now), at(before), rules) == passes
 
 
 def test_a_ratchet_wants_gains_recorded() -> None:
@@ -133,12 +133,14 @@ def test_a_ratchet_wants_gains_recorded() -> None:
 
 def test_a_ratchet_turns_one_way_only() -> None:
     rules = Rules(metrics=("planned", "live_peak"), ratchet=True)
-    assert worth_recording(snapshot(999), snapshot(1000), rules)
-    assert not worth_recording(snapshot(1001), snapshot(1000), rules)
+    assert ratchet_allows_recording(snapshot(999), snapshot(1000), rules)
+    assert not ratchet_allows_recording(snapshot(1001), snapshot(1000), rules)
     mixed = replace(snapshot(999), metrics={"planned": 999, "live_peak": 1001})
-    assert not worth_recording(mixed, snapshot(1000), rules)
-    assert worth_recording(snapshot(1001), snapshot(1000), replace(rules, ratchet=False))
-    assert worth_recording(snapshot(1001), None, rules)
+    assert not ratchet_allows_recording(mixed, snapshot(1000), rules)
+    assert ratchet_allows_recording(
+        snapshot(1001), snapshot(1000), replace(rules, ratchet=False)
+    )
+    assert ratchet_allows_recording(snapshot(1001), None, rules)
 
 
 def test_every_metric_that_is_asked_for_is_checked() -> None:
@@ -274,7 +276,7 @@ def test_a_few_nodes_more_are_no_increase_of_a_predicted_process(
     )
     rules = Rules(metrics=("process.run",), ratchet=True)
     assert (found(taken, earlier, rules) == []) == passes
-    assert worth_recording(taken, earlier, rules) == passes
+    assert ratchet_allows_recording(taken, earlier, rules) == passes
 
 
 def test_a_budget_limits_the_whole_process_unless_a_metric_is_named() -> None:

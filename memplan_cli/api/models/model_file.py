@@ -104,10 +104,11 @@ def plan_model(
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
 ) -> PlannedProgram:
-    """Plan a model. Its inputs are read, and dims without a number get one, for which the model may be run.
+    """Plan a model with the sizes and input data of settings; dims without a number get one.
 
-    The settings of the result have these inputs and numbers; runs of the planned model must use them.
-    ``allocate`` packs the arenas in place of memplan's search.
+    The model may be run to find these numbers, and sizes that depend on data. The settings of the result
+    have the numbers and the data; runs of the planned model must use them. ``allocate`` packs the arenas
+    in place of memplan's search.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 

@@ -146,8 +146,7 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     """Return what the checker compares a plan and the written ``model`` with: facts of the ``original`` file.
 
     The graph is None if ``model`` has other nodes than the original, and not only another order of them: ONNX
-    Runtime optimized the graph, or caches were rewritten to buffers. With buffers, the inputs and some names
-    of dims are those of ``model``.
+    Runtime optimized the graph, or caches were rewritten to buffers.
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
@@ -158,16 +157,16 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     source = load_model(original)
     # A graph that ONNX Runtime optimized can be an original itself; then the written one is a reordering of it.
     was_optimized = is_offline(model) and not is_offline(source)
-    # Buffers of caches are inputs that the original lacks, with dims of their own.
+    # Buffers of caches are inputs with dims that the original lacks. Then the plan has those of ``model``.
     has_buffers = has_caches(model)
-    # The user may have named dims of the original's inputs by shapes.
-    dims = known_dims(source, planned_shapes(plan).values())
+    planned_model = model if has_buffers else source
     return OriginalModel(
         graph=None if was_optimized or has_buffers else source.graph,
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
-        free_inputs=open_inputs(model if has_buffers else source),
-        dims=dims | known_dims(model, shapes=()),
+        free_inputs=open_inputs(planned_model),
+        # The user may have named dims of inputs by shapes.
+        dims=known_dims(planned_model, planned_shapes(plan).values()),
         outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),
         was_optimized=was_optimized,

@@ -92,10 +92,11 @@ def plan_profiles(
 def with_profiles(
     common: PlannedProgram, file: ModelFile, profiles: Profiles, progress: Progress
 ) -> PlannedProgram:
-    """Return the common plan of profiles, with a row for each combination of their values in its report.
+    """Return the common plan, with a row in its report for each combination of the values in ``profiles``.
 
-    A row has the memory of the exact plan: that of the combination alone. The sizes in it check the common
-    plan, which was made with the settings of `with_bounds_of`.
+    The common plan holds for all values between. For each combination the model is planned once more, at
+    these sizes alone. The row has the memory of this exact plan. The exact sizes are also put into the
+    common plan, to check that its offsets are safe.
 
     Raises:
         SettingsError: the model has no free dim of a name.
@@ -110,8 +111,9 @@ def with_profiles(
         progress(Counted("planning each binding", done, len(all_dims)))
         settings = at_dims(common.settings, dims)
         exact = plan_model(file, settings).plan
-        # Raises if the offsets of the common plan are not safe for the sizes of this combination.
-        check_plan(_with_exact_sizes(common, exact, settings.dims))
+        check_plan(
+            _with_exact_sizes(common, exact, settings.dims)
+        )  # raises if an offset is not safe
         rows.append(Profile(dims, exact.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))
@@ -152,15 +154,18 @@ def _numeric_arenas(plan: Plan) -> frozenset[int]:
 def _exact_bytes(
     tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return the bytes of a tensor at ``dims``, for which ``exact`` was planned; None if they are symbolic.
+    """Return the bytes that a tensor of the common plan has at ``dims``; None if they are symbolic.
 
-    ``program`` is that of the common plan for all values, from which the tensor is.
+    ``exact`` is the plan for these dims alone, and ``program`` is that of the common plan. In an arena of
+    ``exact`` that is not numeric, bytes are symbolic in other dims.
     """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
         return placement.bytes if placement.arena in _numeric_arenas(exact) else None
     # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]
-    shape = tuple(bind_dim(dim, dims) for dim in var.shape or ())
+    if var.shape is None:
+        return None
+    shape = tuple(bind_dim(dim, dims) for dim in var.shape)
     size = size_of(shape, var.dtype)
     return None if size is None or size.symbols else size.coefficient

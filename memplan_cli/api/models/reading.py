@@ -28,7 +28,8 @@ def read_observed(
     Shape inference starts from the observed shapes. It drops some shapes, such as those of values that grow
     in a loop; tensors without a size after inference get the observed shape again. Results of ops in
     subgraphs that the run did not enter count as empty. Warnings name the empty results, and the results whose
-    sizes come from the run alone. Those and the inputs without a rank in ``inferred`` are in ``seen``.
+    sizes come from the run alone. ``seen`` has every result whose size was unresolved in ``inferred``, and
+    the inputs that have no rank there.
 
     Args:
         source: the model.

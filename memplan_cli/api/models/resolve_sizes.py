@@ -167,7 +167,6 @@ class _InputDims:
 
     Attributes:
         fixed: the numbers of the dims that settings bind, and the lower bounds of dims with bounds.
-            The lower bounds make the runs of a search short.
         free: the other dims -> whether the dim is leading: the first of several dims of an input. A leading
             dim is mostly a batch, which can be 1.
         names: all dims.
@@ -182,6 +181,7 @@ class _InputDims:
         """Return the dims of a model's inputs. The settings are those that `bind` returns for the model."""
         from memplan_cli.onnx_io.interface import free_dims
 
+        # A dim with bounds needs no number: runs of the search have its lowest, which makes them short.
         lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         fixed = {**lower_bounds, **settings.dims}
         # ``--shape`` may name dims that the file lacks. Such dims count as not leading, as if none was a batch.
@@ -189,7 +189,7 @@ class _InputDims:
         names_in_shapes = sorted({name for dim in dims_in_shapes for name in symbols_of(dim)})
         is_leading = {**dict.fromkeys(names_in_shapes, False), **free_dims(model)}
         free = {name: leads for name, leads in is_leading.items() if name not in fixed}
-        return cls(fixed, free, frozenset(is_leading))
+        return cls(fixed, free, names=frozenset(is_leading))
 
 
 class _Trial(NamedTuple):
@@ -283,8 +283,8 @@ class _SizeSearch:
         result = first_that_runs(self.path, [trial.specs for trial in trials], recorded_copy)
         if not result.ran:
             return self._assume_smallest(result)
-        index = result.ran[0]  # the trials up to the first that runs were run
-        dims = trials[index].dims
+        first_success = result.ran[0]  # ``ran`` has the indices of the trials that succeeded
+        dims = trials[first_success].dims
         if not result.known:  # no sizes were recorded
             return self.with_assumed(dims)
         settings = bind_assumed(self.settings, dims)

@@ -27,7 +27,7 @@ from memplan_cli.api.output.weight_files import (
     own_weights,
     refuse_foreign_weights,
 )
-from memplan_cli.api.request_range import with_size_of_run
+from memplan_cli.api.request_range import with_numbers_in_bounds
 from memplan_cli.core.results.report import READ_BY_SHAPE
 from memplan_cli.core.results.rewrites import WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.symbolic.sizes import size_of
@@ -80,10 +80,11 @@ class OptimizeRequest:
 
 
 def plan_portable(request: OptimizeRequest) -> Rewriting:
-    """Plan the model's own graph; the settings of the result have the dims at which the model will be verified.
+    """Plan the model's own graph, which any provider can run.
 
-    Dims with several values (profiles) have the largest of these. Dims with bounds have the highest number
-    within them, or the lowest if the model then needs too much of this machine's memory.
+    The settings of the result have the dims at which the written model will be verified. Dims with several
+    values (profiles) have the largest of these. Dims with bounds have the highest number within them, or the
+    lowest if the plan for the highest needs too much of this machine's memory.
     """
     file, profiles = request.file, request.profiles
     planned = plan_resolved(file, request.resolved, request.progress)
@@ -91,7 +92,7 @@ def plan_portable(request: OptimizeRequest) -> Rewriting:
     if profiles:
         planned = with_profiles(planned, file, profiles, request.progress)
         settings = at_dims(settings, {name: max(values) for name, values in profiles.items()})
-    settings = with_size_of_run(settings, planned.plan.report.memory)
+    settings = with_numbers_in_bounds(settings, planned.plan.report.memory)
     return Rewriting(file, planned, settings, request.targets)
 
 
@@ -163,9 +164,11 @@ class TargetCandidates:
             packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
         )
         if settings.bounds:
-            # The numbers of the run depend on the planned memory, here that of the model's own graph.
+            # The run needs a number for each dim with bounds. This is the highest, if the memory of a plan
+            # of the model's own graph, which is made for that alone, fits this machine.
             portable = request.with_settings(replace(settings, target="portable"))
-            settings = replace(plan_portable(portable).settings, target=settings.target)
+            numbered = plan_portable(portable).settings
+            settings = replace(numbered, target=settings.target)
         return cls(request, settings, provider, packing, folder)
 
     def first_round(self) -> list[Rewriting]:
@@ -196,7 +199,7 @@ class TargetCandidates:
         """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
 
         The unfused graph, without the fusions that cost memory, is the first candidate, and the fused graph
-        the second. Without such fusions, or without a check, there is only the fused one.
+        the last. If the fused graph has no such fusions, or there is no check, it is the only candidate.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -216,8 +219,10 @@ class TargetCandidates:
         # ONNX Runtime appends ``.data`` to the name of a dump for its weights.
         paths = [folder / name.removesuffix(".data") for name in weight_names]
         with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as job:
-            dumps = job.result()
-        return [self._plan_dump(dump) for dump in reversed(dumps)]  # the unfused one first
+            fused, *unfused = (
+                job.result()
+            )  # the unfused graph is only made if there are such fusions
+        return [self._plan_dump(dump) for dump in (*unfused, fused)]
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
         """Plan a dumped graph. Large outputs that no node reads get a Shape node as a reader.

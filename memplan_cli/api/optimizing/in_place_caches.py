@@ -328,7 +328,10 @@ class _DecoderPlanner:
 def _with_runtime_settings(
     plan: Plan, runtime_settings: RuntimeSettings, provider: str
 ) -> Plan:
-    """Return a plan whose report has the settings of the written model, its buffers bound."""
+    """Return a plan whose report says how to run the written model: runtime, version, provider and settings.
+
+    The settings bind the output of each cache to the buffer of its input.
+    """
     from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.runtime.installed import required_version
 

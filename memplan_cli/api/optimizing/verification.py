@@ -139,8 +139,8 @@ class Verifier:
     def verify(self, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict, memory and warnings.
 
-        The plan of a candidate that fails has its verdict, and no measured memory. With bounds, the
-        settings in the report are chosen for all sizes within them.
+        The plan of a candidate that fails has its verdict, and no measured memory. If dims have bounds, the
+        runtime settings in the report are chosen for all sizes within them.
 
         Raises:
             RuntimeUnavailableError: weights are missing.
@@ -157,7 +157,9 @@ class Verifier:
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
-        if self.graph_failure:
+        if (
+            self.graph_failure
+        ):  # there was no graph of the original: `_compare` measured nothing
             plan = plan.with_warnings(
                 f"the runtime's memory was not measured: {self.graph_failure}"
             )
@@ -234,17 +236,18 @@ def candidate_cost(plan: Plan) -> CandidateCost:
 def with_rejected(plan: Plan, rejected: Sequence[Plan]) -> Plan:
     """Return a plan whose report has a fallback for each candidate that was rejected before it.
 
-    If the plan is of the model's own graph although a target was asked for, one fallback stands for all
-    graphs for the target, with the reason of the first.
+    Candidates are tried in this order: those for a target, if one was asked for, then portable ones, of the
+    model's own graph. If a portable plan follows those for a target, one fallback stands for all of these,
+    with the reason of the first.
     """
     for_target = [other for other in rejected if other.report.target != "portable"]
     portable = [other for other in rejected if other.report.target == "portable"]
-    if plan.report.target != "portable":
-        fallbacks = [_left_out(other) for other in for_target]
+    if plan.report.target != "portable":  # then no portable candidate was tried yet
+        fallbacks = [_left_out(other) for other in rejected]
     elif for_target:
         fallbacks = [_target_left_out(for_target[0]), *map(_left_out, portable)]
-    else:
-        fallbacks = [_left_out_with_advice(other) for other in portable]
+    else:  # no target was asked for
+        fallbacks = [_left_out_with_advice(other) for other in rejected]
     return plan.with_fallbacks(*fallbacks)
 
 

@@ -363,7 +363,9 @@ def _refuse_unlike_process(snapshot: Snapshot, earlier: Snapshot, rules: Rules) 
         )
 
 
-def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> bool:
+def ratchet_allows_recording(
+    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules
+) -> bool:
     """Whether a snapshot may replace the entry of the baseline.
 
     Without a ratchet it always may. With one, no metric of the rules may be above the baseline's
