@@ -33,10 +33,10 @@ def settings_of_run(path: Path, settings: Settings, plan: Plan | None = None) ->
     """Return the sizes and inputs of a run of a model, with a number for every dim.
 
     Dims that the settings leave open get the numbers that were assumed for the model's ``plan``. Without a
-    plan, or if the settings have bounds, whose dims have no number in a plan, the model may be run to
-    find numbers.
+    plan, or if the settings have bounds, the model may be run to find numbers for all of them.
     """
     sizes = sizes_and_inputs_only(settings)
+    # Assumed numbers have to be complete, and dims with bounds have none in a plan.
     if plan is not None and not settings.bounds:
         bindings = plan.report.bindings.items()
         assumed = {name: dim.value for name, dim in bindings if dim.source == "assumed"}

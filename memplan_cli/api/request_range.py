@@ -133,16 +133,16 @@ def service_of(
     _refuse_wrong_bounds(file, settings)
     if required is None:
         required = _recorded_settings(file)
-    # Dims of requests get their highest numbers here, so that the assumed numbers suit the largest request.
+    # With the bounds, dims of requests get their highest numbers, and the others those of the largest request.
     size_settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     settings_of_largest = bind_all_dims(file, size_settings)
     largest = binding_of(settings_of_largest)
     other_dims = {name: value for name, value in largest.dims.items() if name not in bounds}
-    assumed = largest.assumed - bounds.keys()
+    assumed_others = largest.assumed - bounds.keys()
     service = Service(
         model=path,
-        extent=Extent(bounds),
-        binding=Binding(other_dims, largest.feeds, assumed),
+        extent=Extent(bounds),  # the dims of requests
+        binding=Binding(other_dims, largest.feeds, assumed_others),
         timeout=timeout,
         base=required,
     )
@@ -233,14 +233,15 @@ def with_numbers_in_bounds(settings: Settings, memory: Memory) -> Settings:
 def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> Settings:
     """Return settings in which all dims without a number have one with which the model runs.
 
-    For dims with bounds, these are the numbers of the largest size found by running the model.
+    The model is run at sizes within the bounds to find the largest size at which it runs.
 
     Raises:
         RuntimeUnavailableError: the model runs at none of the sizes that were tried.
     """
+    # A `Service` is a model with the extent of its requests: here the sizes at which it runs.
     service, _ = service_that_runs(file.path, settings, timeout)
-    dims = service.dims(service.extent.largest)
-    assumed = {name: value for name, value in dims.items() if name not in settings.dims}
+    dims_of_largest = service.dims(service.extent.largest)
+    assumed = {n: value for n, value in dims_of_largest.items() if n not in settings.dims}
     return replace(settings, inputs=replace(settings.inputs, assumed=assumed))
 
 

@@ -130,8 +130,9 @@ def _predicted_choice(
         # The nodes that a device fuses are unknown without the device: its graph is taken to be the one
         # that all providers share.
         level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
-        graph = RuntimeSettings(session={"graph_optimization_level": level})
-        executed = replace(executed_graph(path, graph, binding.dims), provider=provider)
+        graph_settings = RuntimeSettings(session={"graph_optimization_level": level})
+        graph = executed_graph(path, graph_settings, binding.dims)
+        executed = replace(graph, provider=provider)
         base = DEFAULTS
     else:
         program = offline_program(path, binding.dims, fixed.provider)
@@ -141,7 +142,8 @@ def _predicted_choice(
     choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
     if choice.provider == CPU:
         return choice
-    # Later runs of other sizes, which assumed dims admit, might exceed a limit of the device's arena.
+    # Only the arena of a device may get a limit. Later runs of other sizes, which assumed dims admit,
+    # might exceed it.
     if not binding.assumed:
         choice = with_limit(choice, executed)
     return replace(choice, notes=(*choice.notes, _NEVER_MEASURED))
@@ -174,10 +176,11 @@ def _confirmed_choice(
 
     path, binding = file.path, binding_of(bound_settings)
     usual = DEFAULTS if fixed is None else settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # Assumed dims would get the run a second input set, of other sizes.
-    one_size = replace(binding, assumed=frozenset())
-    with BaselineRun(path, file.model, check, one_size, usual) as run:
-        # For assumed dims, the search switches the memory pattern off: later requests may have other sizes.
+    # The run has inputs of one size. With dims that are marked as assumed, it would also have others.
+    binding_of_run = replace(binding, assumed=frozenset())
+    with BaselineRun(path, file.model, check, binding_of_run, usual) as run:
+        # The search needs the marks: later requests may have other values of assumed dims, so that it
+        # switches the memory pattern off.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

@@ -135,7 +135,11 @@ def _names_of(
     config: Path | None,
     overrides: Mapping[str, object],
 ) -> _Names | None:
-    """Return the names of a model; None if it cannot be read, which its row will say."""
+    """Return the names of a model's dims and values, and the names that a sweep has for it and it lacks.
+
+    ``asked_dims`` are the dims in the options of the sweep. Inputs may also be named by settings files. None
+    if the model cannot be read: its row in the result of the sweep will have the error.
+    """
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
 
@@ -143,7 +147,7 @@ def _names_of(
         settings = load_settings(model, config, overrides)
         proto = read_model(model).model
         dims = known_dims(proto, settings.shapes.values())
-        _, missing_inputs = _without_missing_inputs(proto, settings)
+        missing_inputs = _missing_inputs(proto, settings)
     except Exception:  # noqa: BLE001 - as in `do_task`
         return None
     missing_dims = tuple(name for name in asked_dims if name not in dims)
@@ -250,7 +254,8 @@ def _plan_report(task: Task) -> tuple[Report, tuple[str, ...]]:
     file = read_model(task.model)
     # Settings of a sweep may name dims and inputs that only its other models have.
     settings = _without_missing_dims(file.model, settings, task)
-    settings, missing_inputs = _without_missing_inputs(file.model, settings)
+    missing_inputs = _missing_inputs(file.model, settings)
+    settings = _without_inputs(settings, missing_inputs)
     return plan_model(file, settings).plan.report, missing_inputs
 
 
@@ -266,14 +271,15 @@ def _without_missing_dims(model: ModelProto, settings: Settings, task: Task) -> 
     """Return settings without the dims that only other models of the sweep have.
 
     Settings files may name such dims. The dims of the task itself stay: `tasks_of` gives a task only dims of
-    its model, or all of them if it cannot read the model.
+    its model, or all of them if it cannot read the model. A dim of the task with a range is in ``bounds``
+    alone: a number that a settings file has for it is left out.
     """
     own_dims = {*known_dims(model, settings.shapes.values()), *task.dims}
-    ranges = {name for name, value in task.dims.items() if isinstance(value, str)}
+    dims_with_ranges = {name for name, value in task.dims.items() if isinstance(value, str)}
+    dims_with_numbers = own_dims - dims_with_ranges
     return replace(
         settings,
-        # The ranges of the task replace numbers in settings files.
-        dims={n: v for n, v in settings.dims.items() if n in own_dims and n not in ranges},
+        dims={n: value for n, value in settings.dims.items() if n in dims_with_numbers},
         bounds={n: limits for n, limits in settings.bounds.items() if n in own_dims},
     )
 
@@ -304,18 +310,21 @@ def run_tasks(
     return tuple(rows[key] for key in keys)
 
 
-def _without_missing_inputs(
-    model: ModelProto, settings: Settings
-) -> tuple[Settings, tuple[str, ...]]:
-    """Return settings with the inputs and shapes that a model has, and the names that it has not."""
-    inputs, values = settings.inputs, value_names(model)
+def _missing_inputs(model: ModelProto, settings: Settings) -> tuple[str, ...]:
+    """Return the names in the shapes and inputs of settings that a model does not have."""
+    values = value_names(model)
     missing = [name for name in settings.shapes if not is_one_of(name, values)]
-    if inputs.given:
+    if settings.inputs.given:
         from memplan_cli.onnx_io.runs.given_inputs import not_taken
 
-        missing += not_taken(inputs, model)
-    own_values = {name: value for name, value in inputs.values.items() if name not in missing}
-    shapes = {name: shape for name, shape in settings.shapes.items() if name not in missing}
-    # Files of inputs may have inputs of the other models of the sweep, which are left out.
-    own = replace(inputs, values=own_values, others="leave")
-    return replace(settings, shapes=shapes, inputs=own), tuple(dict.fromkeys(missing))
+        missing += not_taken(settings.inputs, model)
+    return tuple(dict.fromkeys(missing))
+
+
+def _without_inputs(settings: Settings, names: Sequence[str]) -> Settings:
+    """Return settings without the shapes and inputs of some names, which other models of the sweep have."""
+    shapes = {name: shape for name, shape in settings.shapes.items() if name not in names}
+    values = {n: value for n, value in settings.inputs.values.items() if n not in names}
+    # ``leave`` allows inputs in files that the model does not have.
+    inputs = replace(settings.inputs, values=values, others="leave")
+    return replace(settings, shapes=shapes, inputs=inputs)

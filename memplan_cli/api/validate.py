@@ -166,7 +166,8 @@ def _run_both(
     """Run a written model and its original, and compare their outputs; return verdict and measurements.
 
     Memory is measured for the extra ``measure``. If the outputs pass, and pairs are donated, those of two
-    steps are compared too. The extra ``replay`` follows in any case.
+    steps are compared too. The extra ``replay`` follows also if outputs differ. Without a plan there are no
+    extras (`_plan_of`).
 
     Raises:
         SettingsError: an extra or inputs are given for a decoder, which is run in a loop.
@@ -275,9 +276,11 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # A model in chunks has numbers in place of some dims, which ``binding`` lacks. Added for the original.
+        # A written model that computes in chunks has numbers in place of some dims, so that ``binding`` lacks
+        # these dims. The original still has them, and runs at the numbers of the plan.
         dims = planned_dims(plan).items()
-        binding = binding.at({name: n for name, n in dims if name not in binding.dims})
+        dims_of_original = {name: n for name, n in dims if name not in binding.dims}
+        binding = binding.at(dims_of_original)
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
         if not inputs.given:  # the inputs are not to blame

@@ -183,12 +183,14 @@ def invocation(
     """
     from memplan_cli.reporting.plans.report import Invocation
 
+    read_finished_plan = options_of is None
+    is_from_stdin = bool(output.stdin_folder)
     return Invocation(
         written=str(written or ""),
         repeated_options=options_of,
         debug=output.debug,
-        # A model from standard input lies in ``stdin_folder`` alone. A finished plan names its model's file.
-        has_model_file=not output.stdin_folder or options_of is None,
+        # A finished plan names its model's file. A model from standard input has no file that lasts.
+        has_model_file=read_finished_plan or not is_from_stdin,
     )
 
 

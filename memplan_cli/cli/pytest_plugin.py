@@ -232,9 +232,10 @@ def _arguments(mark: pytest.Mark) -> dict[str, Any]:
 
 
 def _plan_options(arguments: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings in a mark by name; names of files in it are relative to ``root``.
+    """Return the settings of the plan in the arguments of a pytest mark, by name.
 
-    Its ``inputs`` become the setting ``input`` if they are values by name, and ``inputs`` if they are files.
+    The argument ``inputs`` becomes the setting ``input`` if it has values by name. If it has files, whose names
+    are relative to ``root``, it becomes ``inputs``.
     """
     options = {name: arguments[name] for name in ("dims", "level") if name in arguments}
     inputs = arguments.get("inputs")
@@ -262,8 +263,8 @@ def _check_model(limit: Limit, model: Path) -> Report:
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     snapshot = take_snapshot(model, plan, str(model), request, rules)
-    # Each result is something to report, and not a check that passed: a failure, or for example a total
-    # without the sizes that are unknown, which is a warning.
+    # `judge` returns failures and warnings, nothing for a limit that holds. A warning is, for example, that
+    # the total lacks sizes that are unknown.
     for result in judge(snapshot, None, rules).results:
         if result.fails:
             peak = _peak_text(plan.report)

@@ -76,13 +76,13 @@ def release_after_loading(run_config: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def map_large_blocks(threshold_afterwards: int = LOADED_THRESHOLD) -> Iterator[None]:
-    """Make glibc map each large block by itself in this block, so that freeing returns it.
+    """Keep glibc's mmap threshold low during a ``with`` statement, so that large freed blocks are returned.
 
-    By default glibc raises the size from which it maps with each mapping that is freed. A packed
-    operand of 9 MB then lies on the heap between others and leaves a hole when it is freed:
-    loading a BERT took 26 MB instead of 16.5 in every second process. glibc cannot be set back
-    to adapting, so afterwards the threshold is by default the largest that it would have reached.
-    Settings in the environment are kept.
+    A block of memory from that threshold on gets a mapping of its own, which is returned when it is freed.
+    By default, glibc raises the threshold to the size of each mapping that is freed. A packed operand of 9 MB
+    may then lie on the heap, where it leaves a hole when it is freed: loading a BERT took 26 MB instead of
+    16.5 in every second process. glibc cannot be set back to adapting, so afterwards the threshold is by
+    default the largest that it would have reached. Settings in the environment are kept.
     """
     if any(name in os.environ for name in _THRESHOLD_VARIABLES):
         yield

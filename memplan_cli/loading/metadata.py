@@ -113,10 +113,10 @@ def _read_entry(file: BufferedIOBase, end: int) -> tuple[str, str]:
 
 
 def _delimited_fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int]]:
-    """Yield number and content length of each length-delimited field up to position ``end``.
+    """Yield field number and content length of each length-delimited field up to position ``end``.
 
     The file then stands at the content: the caller must read or skip it before the next field.
-    Numbers are skipped.
+    Fields of other wire types, which hold ints and floats, are skipped.
 
     Raises:
         ValueError: the message is invalid, ends early, or has more than `_MAX_FIELDS` fields.

@@ -335,18 +335,33 @@ def _dotted_entries(
 
 def known_key_hint(key: str, keys: Collection[str]) -> str:
     """Return a hint for an unknown key: the most similar known one, or all keys of the top level."""
-    top_level = {known.partition(".")[0] for known in keys}
-    # What was written -> the key that was meant. If several keys end alike, the first is.
-    meant_key = {
-        **{known: known for known in keys},  # gate.metric
-        **{known.rpartition(".")[2]: known for known in reversed(tuple(keys))},  # metric
-        **{part: part for part in top_level},  # gate
-    }
-    short_forms = [form for form in meant_key if "." not in form]
-    close = get_close_matches(key, short_forms, n=1) or get_close_matches(key, keys, n=1)
-    if close:
-        return f"did you mean {meant_key[close[0]]}?"
-    return f"known keys: {', '.join(sorted(top_level))}"
+    similar = similar_key(key, keys)
+    if similar is not None:
+        return f"did you mean {similar}?"
+    return f"known keys: {', '.join(sorted(_top_level(keys)))}"
+
+
+def similar_key(key: str, keys: Collection[str]) -> str | None:
+    """Return the known key that is most similar to an unknown one; None if none is similar.
+
+    The last part of a known key stands for that key: ``metrc`` is similar to ``gate.metric``.
+    """
+    key_of_part: dict[str, str] = {}
+    for known in keys:
+        key_of_part.setdefault(
+            known.rpartition(".")[2], known
+        )  # of keys that end alike, the first
+    # A key of the top level, such as ``gate``, is meant itself, also if another key ends like it.
+    key_of_part.update((part, part) for part in _top_level(keys))
+    parts = get_close_matches(key, key_of_part, n=1)
+    if parts:
+        return key_of_part[parts[0]]
+    return next(iter(get_close_matches(key, keys, n=1)), None)
+
+
+def _top_level(keys: Collection[str]) -> frozenset[str]:
+    """Return the first parts of dotted keys."""
+    return frozenset(key.partition(".")[0] for key in keys)
 
 
 def _whole(value: Value, *, least: int) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.errors import SettingsError, unreadable
 from memplan_cli.settings.fields import READERS, as_value, file_syntax
-from memplan_cli.settings.keys import known_key_hint, read_table
+from memplan_cli.settings.keys import known_key_hint, read_table, similar_key
 from memplan_cli.settings.settings import MemParam, Settings
 from memplan_cli.settings.values import Entry, Place, Value
 
@@ -107,11 +107,12 @@ def _refuse_unknown_key(key: str, value: object) -> None:
     if any(known == key or known.startswith(f"{key}.") for known in READERS):
         return
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    names = [name for name in (*READERS, "inputs") if "." not in name]
+    names = [name for name in READERS if "." not in name]
+    names.append("inputs")  # an option without a reader: `read_overrides` handles it
     if not is_number:  # rules of ``memplan gate`` are texts such as 5% and 2GiB, or booleans
         names += [name.removeprefix("gate.") for name in READERS if name.startswith("gate.")]
     hint = known_key_hint(key, names)
-    if is_number and not hint.startswith("did you mean"):
+    if is_number and similar_key(key, names) is None:
         hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
     raise SettingsError(f"there is no option {key!r}", hint=hint)
 
@@ -185,7 +186,8 @@ def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
     """Return the settings of all layers, lowest precedence first, on top of the defaults.
 
     Tables such as ``dims`` are merged by their keys; another value replaces an earlier one. The values of
-    ``mem_param.*`` keys become the field ``mem_param``. The keys of ``gate`` are left out.
+    ``mem_param.*`` keys become the field ``mem_param``. Keys that are no field of `Settings`, such as those of
+    ``gate``, are left out: unknown keys were refused when the layers were read.
     """
     values: dict[str, Any] = {}
     for layer in layers:

@@ -80,9 +80,10 @@ def may_be_written(rewriting: Rewriting) -> bool:
 
 
 def write_unverified(rewriting: Rewriting) -> Optimized:
-    """Write a model and its plan without running anything, unless the budget is missed.
+    """Write a model and its plan without running anything; nothing is written if the budget is missed.
 
-    The report has the memory and the settings that are predicted, where that needs no run.
+    The report has predicted memory and settings. If weight files of the model are missing, or a prediction
+    would need a run, it has a warning instead.
 
     Raises:
         ModelError: a file cannot be written.
@@ -153,10 +154,11 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
         rewriting.planned.program,
         replace(conditions, may_run=False),
         nodes=[node.name for node in file.model.graph.node],
-        recorded=None,  # the original is opened with ONNX Runtime's defaults
-        # Where it can, optimization stays on, so that outputs have the bits of a run under the defaults.
+        recorded=None,  # the original model is opened with ONNX Runtime's defaults
+        # The written model is optimized too, if it may be, for outputs with the bits of the original's.
         optimization="off" if rewriting.unoptimized_only else "on",
-        # The planned model, whose weights ONNX Runtime has packed if it was optimized for a target.
+        # The weights of the written model are those of the planned graph. In a graph for a target, ONNX
+        # Runtime has packed them.
         weights=rewriting.file.path,
     )
 

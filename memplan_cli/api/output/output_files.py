@@ -48,10 +48,15 @@ def refuse_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] =
 def refuse_overwriting(
     weights: Iterable[Path], model: str, targets: Mapping[str, Path]
 ) -> None:
-    """Refuse output files, by option, that would overwrite weight files of a model, which is named.
+    """Refuse output files that would overwrite weight files of a model.
+
+    Args:
+        weights: the weight files.
+        model: the name of the model, for the message.
+        targets: the output file by option.
 
     Raises:
-        ModelError: one would.
+        ModelError: an output file is one of the weight files.
     """
     places = {_without_links(path) for path in weights}
     for option, path in targets.items():

@@ -249,11 +249,11 @@ class RewrittenFiles:
     moved: ExternalWeights
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
-        """Write all files; return the plan as written, and the weight files.
+        """Write the model, its plan, and the files asked for; return the plan as written, and the weight files.
 
-        In the written plan, the model's path is relative to the plan's folder, and the weights that
-        were moved out are added. Weight files that only an earlier version of the output used are
-        deleted.
+        The weight files were written before, by `rewritten_files`, and are now kept. Those that only an
+        earlier version of the output used are deleted. In the written plan, the model's path is relative to
+        the plan's folder, and the weights that were moved out are added.
 
         Raises:
             SettingsError: settings are asked for and nothing was measured.
@@ -276,7 +276,8 @@ class RewrittenFiles:
         write_files(contents)
         # The original may lie in the same folder, and use weight files of an earlier output.
         in_use = self.used_weights.union(self.rewriting.original_file.data_files)
-        return plan, self.weights.keep(in_use)
+        weight_files = self.weights.keep(in_use)  # deletes earlier ones that are not in use
+        return plan, weight_files
 
     def _file_bytes(self, model_bytes: int) -> FileBytes:
         """Return the bytes on disk of the original and of the written model, with their weights.

@@ -141,12 +141,13 @@ class NewWeights:
     def keep(self, in_use: Collection[str] = ()) -> tuple[Path, ...]:
         """Make the files final, once the output is written; return them.
 
-        Files that they replaced are deleted, and those of the earlier output that are not ``in_use``.
+        Files that they replaced are deleted, and those of the earlier output that are not ``in_use``: names of
+        files that models in the folder need, all those of the written output included.
         """
         from memplan_cli.onnx_io.weights.external_data import forget
 
         kept = tuple(path for path in self._created if path.is_file())  # not new folders
-        forget(self._created)  # deletes the replaced files, which were set aside
+        forget(self._created)  # deletes the replaced files, which have other names by now
         self._created = ()
         for name in self.earlier:
             if name not in in_use:
