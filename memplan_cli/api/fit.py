@@ -298,10 +298,10 @@ def _point_of_run(
     if value == predicted.dims[question.dim]:
         return predicted
     need = needs.at(value)
+    if need is None:  # unknown: those of the higher value are an upper bound
+        need = predicted
     return Point.of(
-        need
-        if need is not None
-        else predicted,  # unknown: those of ``predicted`` are an upper bound
+        need,
         dims={question.dim: value},
         next_need=needs.at(value + 1),
         overhead=question.overhead,

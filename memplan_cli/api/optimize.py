@@ -158,9 +158,8 @@ def _optimize_file(
     progress("reading")
     if check is None:
         sizes = resolve_sizes(file.lazy, file.path, settings)
-        return _write_first_candidate(
-            OptimizeRequest(file, sizes, targets, check, progress, profiles)
-        )
+        request = OptimizeRequest(file, sizes, targets, check, progress, profiles)
+        return _write_first_candidate(request)
     first_sizes = resolve_first_sizes(file.lazy, file.path, settings)
     request = OptimizeRequest(file, first_sizes, targets, check, progress, profiles)
     try:

@@ -74,10 +74,7 @@ def why(
                 hint="give the model instead of the plan",
             )
         with model_paths(model) as files:
-            breakdown = _process_breakdown(files.path, request)
-            return files.without_temporary_folder(
-                breakdown
-            )  # that of a model in memory is temporary
+            return files.without_temporary_folder(_process_breakdown(files.path, request))
     plan, _ = plan_and_name(model, request)
     return why_peak(plan) if tensor is None else why_tensor(plan, tensor)
 

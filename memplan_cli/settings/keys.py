@@ -338,7 +338,7 @@ def known_key_hint(key: str, keys: Collection[str]) -> str:
     similar = similar_key(key, keys)
     if similar is not None:
         return f"did you mean {similar}?"
-    return f"known keys: {', '.join(sorted(_top_level(keys)))}"
+    return f"known keys: {', '.join(sorted({known.partition('.')[0] for known in keys}))}"
 
 
 def similar_key(key: str, keys: Collection[str]) -> str | None:
@@ -346,22 +346,15 @@ def similar_key(key: str, keys: Collection[str]) -> str | None:
 
     The last part of a known key stands for that key: ``metrc`` is similar to ``gate.metric``.
     """
-    key_of_part: dict[str, str] = {}
+    # Of several keys that end alike, the first is meant: it is assigned last.
+    key_of_part = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}
+    # A part of the top level, such as ``gate``, is meant itself, also if a key ends like it.
     for known in keys:
-        key_of_part.setdefault(
-            known.rpartition(".")[2], known
-        )  # of keys that end alike, the first
-    # A key of the top level, such as ``gate``, is meant itself, also if another key ends like it.
-    key_of_part.update((part, part) for part in _top_level(keys))
-    parts = get_close_matches(key, key_of_part, n=1)
-    if parts:
-        return key_of_part[parts[0]]
+        top_level = known.partition(".")[0]
+        key_of_part[top_level] = top_level
+    for part in get_close_matches(key, key_of_part, n=1):
+        return key_of_part[part]
     return next(iter(get_close_matches(key, keys, n=1)), None)
-
-
-def _top_level(keys: Collection[str]) -> frozenset[str]:
-    """Return the first parts of dotted keys."""
-    return frozenset(key.partition(".")[0] for key in keys)
 
 
 def _whole(value: Value, *, least: int) -> int:

@@ -111,9 +111,8 @@ def with_profiles(
         progress(Counted("planning each binding", done, len(all_dims)))
         settings = at_dims(common.settings, dims)
         exact = plan_model(file, settings).plan
-        check_plan(
-            _with_exact_sizes(common, exact, settings.dims)
-        )  # raises if an offset is not safe
+        # Raises if an offset of the common plan is not safe for the exact sizes.
+        check_plan(_with_exact_sizes(common, exact, settings.dims))
         rows.append(Profile(dims, exact.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))

@@ -219,9 +219,7 @@ class TargetCandidates:
         # ONNX Runtime appends ``.data`` to the name of a dump for its weights.
         paths = [folder / name.removesuffix(".data") for name in weight_names]
         with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as job:
-            fused, *unfused = (
-                job.result()
-            )  # the unfused graph is only made if there are such fusions
+            fused, *unfused = job.result()  # without costly fusions there is no unfused one
         return [self._plan_dump(dump) for dump in (*unfused, fused)]
 
     def _plan_dump(self, dump: Dump) -> Rewriting:

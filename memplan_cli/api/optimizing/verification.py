@@ -157,9 +157,7 @@ class Verifier:
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
-        if (
-            self.graph_failure
-        ):  # there was no graph of the original: `_compare` measured nothing
+        if self.graph_failure:  # without the original's graph, `_compare` measured nothing
             plan = plan.with_warnings(
                 f"the runtime's memory was not measured: {self.graph_failure}"
             )
