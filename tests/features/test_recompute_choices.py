@@ -56,7 +56,7 @@ def test_the_value_that_frees_most_for_its_work_is_dropped_first() -> None:
         "x", "z", ("Tanh", "x", "a30"), ("Tanh", "x", "b100"), ("Sum", "a30 b100", "c1"),
         ("Tanh", "c1", "d100"), ("Tanh", "d100", "e1"), ("Sum", "a30 b100 e1", "z"),
     )  # fmt: skip
-    state = Solver(tested, terms(tested)).without_drops()
+    state = Solver(tested, terms(tested)).new_schedule()
     a, b = (state.values.value_of[VarId(name)] for name in ("a30", "b100"))
     assert max(state.live) == 231
     assert GreedyChooser(state, 231).run() == 0

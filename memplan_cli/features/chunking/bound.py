@@ -95,15 +95,17 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
     all_needs = [*(way.need for of_op in ways for way in of_op), *joins.values()]
     larger = {need.bytes for need in all_needs if need.bytes > without_joins.bytes}
     limits = [without_joins.bytes, *sorted(larger)]
+    # Search the smallest limit with which every op has a way; the largest one is enough for all needs.
     bound_index = bisect_left(
         limits,
         x=True,
-        hi=len(limits) - 1,  # the largest limit is enough for all needs
+        hi=len(limits) - 1,
         key=lambda limit: not _ops_without_way(graph, ways, joins, limit),
     )
     if bound_index == 0:
         return without_joins
-    # A need of exactly the bound explains it, best one of an op that has no way with less.
+    # A need with exactly these bytes is returned, to explain the bound: if possible, one of an op that has
+    # no way with less.
     failing_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
     op = graph.ops[failing_op]
     own_needs = [way.need for way in ways[failing_op]]
@@ -153,11 +155,15 @@ def _ops_without_way(
 
 
 def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
-    """Whether a tensor need not be joined: it is made whole, or made and read in slices along one axis."""
+    """Whether a tensor need not be joined: it is made whole, or made and read in slices along one axis.
+
+    Its producer is computed in the way ``made`` and its reader in the way ``taken``: whole, or by a split.
+    """
     made_map = made.split and graph.output_map(read.producer, made.split, read.var)
-    if made_map is None:
+    if made_map is None:  # made whole
         return True
     inputs = graph.ops[read.reader].inputs
+    # Without a split, the reader reads all its inputs whole.
     read_maps = taken.split.inputs if taken.split else (None,) * len(inputs)
     return all(
         read_map is not None and read_map.axis == made_map.axis
@@ -196,8 +202,8 @@ class _Needs:
 
         It is the largest of three needs; slices are not counted:
 
-        - first chunk: the inputs that every chunk reads whole, and those that their producer cannot
-          make in slices. Such an input is whole at first; later it may be cut, and freed by slices.
+        - first chunk: the inputs that every chunk reads whole, and those that their producer cannot make in
+          slices. Later chunks may need less of such an input: a plan may cut it, and free slice after slice.
         - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
           cannot read in slices. All slices of such an output exist by then.
         - Concat behind it: all these outputs, and once more the one whose slices it joins (`of_join`).
@@ -218,8 +224,8 @@ class _Needs:
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # Only the first output may lie in the memory of an input: then their bytes are counted
-            # once. Too much is subtracted if that input is not in the sum, but the bound stays one.
+            # The first output may lie in the memory of an input, so both count once. If the sum does not
+            # have that input, too much is subtracted, which only makes the bound lower.
             last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         join_need = self.of_join(unsliceable_outputs, op.label)
         return max(first_need, last_need, join_need, key=lambda need: need.bytes)

@@ -31,11 +31,11 @@ _COUNT_DIVISORS = (2, 4, 6, 8)
 
 
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
-    """Yield programs with the plan's regions in fewer chunks, for a search that cuts these again.
+    """Yield programs with the plan's regions in fewer chunks, for a search that cuts each chunk again.
 
-    The search may cut only tensors of the chunks: all vars of the program without chunks are kept whole.
-    The fewer chunks, the more often each has to be cut again. What is least work depends on the
-    operators, so there are several stages. Those that cannot be written are left out.
+    For example, 96 chunks become 48, 24, 16 and 12, as the best number depends on the operators. A region of
+    at most `_MAX_CHEAP_CHUNKS` chunks keeps them: these add little work. Programs that cannot be written are
+    left out. All vars but those of chunks are ``kept_vars``, so the next search cuts chunks only.
     """
 
     def fewer(count: int, divisor: int) -> int:

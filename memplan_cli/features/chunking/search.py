@@ -394,14 +394,16 @@ class Search:
     ) -> Iterator[_Trial]:
         """Yield a region in more and more chunks than ``current_count``, which is 0 for a new region.
 
-        Trials are made until one is within the budget, or until one is useless with at least twice the
-        chunks of the last useful one: with 3 chunks after 2 a trial may be useless, while one with 4 is
-        useful. Useless trials are yielded for new regions only.
+        A trial is *useful* if the most live bytes while the region runs are well below those of the last
+        useful trial, or at first of the state's peak (`_max_useful_bytes`). The last trial is one within
+        the budget, or a useless one with at least twice the chunks of the last useful one: 3 chunks after
+        2 may be useless, while 4 are useful.
 
-        A trial is useful if the most live bytes while the region runs are well below those of the last
-        useful trial (`_max_useful_bytes`). The first is compared with the peak of the state: a region
-        that is in chunks already runs at this peak.
+        - New region: all trials are yielded. If the first one is useless, no more are made.
+        - Region in chunks: only useful trials are yielded. Otherwise, each step of the search would give it
+          a few more chunks, which lower the peak a little.
         """
+        is_new_region = current_count == 0
         useful_bytes, useful_count = state.peak, current_count
         # Counts that give chunks of the same length are tried once, with the fewest chunks.
         counts = dict.fromkeys(
@@ -413,25 +415,21 @@ class Search:
                 continue
             region_bytes = trial.choices[-1].after
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            is_new_region = current_count == 0
-            # A new region is better than none, even if it saves little. But a region in chunks would
-            # get a few more in every step of the search, each of which lowers the peak a little.
             if is_useful or is_new_region:
                 yield trial
-            if region_bytes <= self.budget:
+            is_within_budget = region_bytes <= self.budget
+            # With no useful trial of a new region, ``useful_count`` is 0, so its first useless one is the last.
+            has_twice_the_chunks = count >= 2 * useful_count
+            if is_within_budget or (not is_useful and has_twice_the_chunks):
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            elif (
-                count >= 2 * useful_count
-            ):  # of a new region, a useless first trial is the last
-                return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
         The other regions of the state stay, except those that share ops with this one. But the region is
-        measured alone, as that writes fewer ops. Its bytes may be too high, as all other ops run whole.
+        measured without them, to write fewer ops. Its bytes may be too high, as all other ops run whole.
         """
         ops = set(region.splits)
         others = tuple(
@@ -444,7 +442,8 @@ class Search:
         (measured,) = alone.choices
         return _Trial(
             choices=(*others, measured),
-            # The peak of the whole program is not known without the others. `_step` measures it.
+            # An estimate of the program's peak by the ops that this changes: those of the region, and the
+            # state's peak op, if it is not one of them. `_step` measures the whole program.
             peak=max(measured.after, alone.op_peak(state.peak_op)),
             work=measured.work,
         )

@@ -114,9 +114,9 @@ class ProgramWriter:
         ``var`` is the tensor ``original`` or a slice of it, in the same layout. ``bounds`` are counted in
         ``var``. ``output`` is in ``self.vars`` already.
 
-        In the blocked channel layout, rows and columns are sliced between two Reshapes. With blocks of 8
-        channels, ``[1, 16, 28, 28]`` becomes ``[1, 2, 28, 28 * 8]``, which has all rows along axis 2, so that
-        the bounds stay the same. For columns it becomes ``[1, 2 * 28, 28, 8]`` (see `ProgramWriter`).
+        In the blocked channel layout, rows and columns are sliced between two Reshapes, to *memory dims* and
+        back (see `ProgramWriter`): ``[1, 16, 28, 28]`` becomes, with blocks of 8 channels, ``[1, 2, 28, 28 * 8]``
+        for rows. All rows are along axis 2, so the bounds stay the same.
         """
         if not self._needs_memory_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))
@@ -131,18 +131,16 @@ class ProgramWriter:
         return axis in SPATIAL_AXES and original in self.graph.blocked_vars
 
     def _reshape_to_memory_dims(self, var: VarId, axis: int) -> VarId:
-        """Append a Reshape of an image in the blocked layout to its *memory dims*; return the output.
-
-        The elements stay where they are in memory.
-        """
+        """Append a Reshape of an image in the blocked layout to its *memory dims*; return the output."""
         reshaped = self._new_var_with_memory_dims(var, axis)
         self.reshape(var, reshaped)
         return reshaped
 
     def _new_var_with_memory_dims(self, var: VarId, axis: int) -> VarId:
-        """Add and return a var with the *memory dims* of ``var`` for slices along an axis.
+        """Add and return a var for the same memory as an image ``var``, seen with the sliced axis as axis 2.
 
-        The rows or columns that are sliced become axis `_MEMORY_AXIS`; both have the suffix "_rows".
+        With blocks of 8 channels, an image ``[1, 16, 28, 28]`` lies in memory as ``[1, 2, 28, 28, 8]``. To
+        slice rows, it is seen as ``[1, 2, 28, 28 * 8]``; to slice columns, as ``[1, 2 * 28, 28, 8]``.
         """
         samples, channels, rows, columns = self._dims(var)
         block = self.graph.context.channel_block

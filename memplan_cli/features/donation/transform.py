@@ -203,7 +203,7 @@ def _matching_pairs(
 
 
 def _why_unfit(program: Program, pair: Pair) -> str:
-    """Return why a pair can share memory in no order; empty if it may."""
+    """Return why no order of the ops lets a graph input and output share memory; empty if one may."""
     source, target = program.vars[pair.input], program.vars[pair.output]
     if source.dtype != target.dtype:
         return f"the types differ: {source.dtype} and {target.dtype}"
@@ -235,24 +235,23 @@ def _views(flow: Dataflow, graph_input: VarId) -> list[VarId]:
 class _DonationOrder:
     """The precedence of ops, with an edge from each reader of an input to the pair's writer.
 
-    The writer of a pair is the op that computes its output. Ops are numbered by their place in the top
-    block.
+    A pair is a graph input and a graph output that are to share memory. Its writer is the op that computes
+    the output. Ops are numbered by their place in the top block.
 
     Attributes:
         _flow: the producers and readers of vars.
         _successors: for each op, those that must run after it.
-        _needs_reordering: whether an added pair is safe only after ops are moved.
     """
 
     def __init__(self, program: Program, moves: Moves) -> None:
-        """Begin with the edges that the graph requires. Those of pairs are added by `add_pair`.
+        """Begin with the edges that the graph requires, from each producer to its consumers.
 
-        ``moves`` tells which ops may run elsewhere so that an input and an output can share memory.
+        `add_pair` adds the edges by which a graph input and a graph output can share memory. ``moves`` tells
+        which ops may run elsewhere for that.
         """
         self._moves = moves
         self._flow = program.dataflow
         self._successors = [set(after) for after in successors(predecessors(program.body))]
-        self._needs_reordering = False
 
     def add_pair(self, pair: Pair) -> str:
         """Let each other reader of a pair's input run before the writer of its output.
@@ -277,7 +276,6 @@ class _DonationOrder:
             return f"{op.label} needs the output and reads the input"
         for reader in readers - {writer}:
             self._successors[reader].add(writer)
-        self._needs_reordering |= bool(late_readers)
         return ""
 
     def _readers(self, graph_input: VarId) -> set[int]:
@@ -307,9 +305,8 @@ class _DonationOrder:
         return descendants
 
     def ordered(self, program: Program) -> Program:
-        """Return the program in the order nearest to its own in which all safe pairs are safe."""
-        if not self._needs_reordering:
+        """Return the program in the order nearest to its own in which all added pairs are safe."""
+        order = nearest_order(self._successors)
+        if order == sorted(order):
             return program
-        return program.with_ops(
-            tuple(program.body.ops[index] for index in nearest_order(self._successors))
-        )
+        return program.with_ops(tuple(program.body.ops[index] for index in order))

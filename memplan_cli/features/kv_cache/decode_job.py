@@ -298,18 +298,19 @@ def _lengths_with_room(lengths: Sequence[int], room: int) -> list[int]:
 class _WrittenLoop:
     """The decode loop of the written model: a `Decoder` keeps its caches in buffers.
 
-    It is fed by the rules of the original's loop, with the same random values, and begins with the same
-    entries. ``rules`` and ``lengths`` are those of the original's loop.
+    It is fed by the ``rules`` and ``lengths`` of the original's loop, with the same random values.
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session of the written model for a job of `run`, and fill its caches for the first step.
+        """Create the session of the written model, and fill its caches for the first step.
 
-        The job tells how the original's steps ran: the ``lengths``, new entries of each step, and the
-        ``rules`` by which the lengths of dims follow from past and new entries. The caches begin with the
-        same ``start`` random entries as the original's.
+        ``job`` has the `CacheSummary` of the written model as ``caches``; ``dims`` and ``inputs`` of the user;
+        the file of the ``original``; and how the original's steps ran: the ``rules`` by which the lengths of
+        dims follow from past and new entries, the new entries of each step as ``lengths``, and the number of
+        random entries in the caches at the ``start``.
         """
         self.caches = from_json(CacheSummary, job["caches"], "the job")
+        # Both models are fed alike, so the inputs are drawn as the original declares them.
         self.inputs = _StepInputs(Path(job["original"]), self.caches, job)
         self.rules: Rules = dict(job["rules"])
         self.lengths: list[int] = list(job["lengths"])
@@ -350,7 +351,7 @@ class _StepInputs:
     Attributes:
         fixed_dims: the values that the user gave.
         past_dims: the dims along which caches grow.
-        free_dims: each free dim with its possible rules, the likeliest first.
+        rules_to_try: for each free dim, the rules by which its value may follow, the likeliest first.
         has_ones_masks: whether masks are all ones.
         _user_specs: inputs that the user gave, by name.
     """
@@ -365,28 +366,28 @@ class _StepInputs:
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
         self._feeder = Feeder(original)
-        taken_names = names_taken(original)  # nameless dims get other names than these
-        dims_of = {
-            value.name: [
-                str(dim)
-                for dim in tensor_dims(value, container_and_tensor_type(value)[1], taken_names)
-            ]
-            for value in fed_inputs(original)
-        }
+        # A nameless dim gets a name of its own, from its input and axis: ``x_dim0``.
+        model_names = names_taken(original)
+        dims_of: dict[str, list[str]] = {}
+        for value in fed_inputs(original):
+            _, tensor_type = container_and_tensor_type(value)
+            dims_of[value.name] = list(map(str, tensor_dims(value, tensor_type, model_names)))
+        # `growing` caches are those that steps extend; `buffers` are these and the constant ones.
         self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
-        self.free_dims: dict[str, tuple[str, ...]] = {}
-        for name in free_dims(original):
-            if name not in self.past_dims and name not in self.fixed_dims:
-                with_dim = {c.form for c in caches.buffers if name in dims_of[c.input]}
-                self.free_dims[name] = _rules_to_try(with_dim)
+        # By dim, how its value may follow from past and new entries, the first to try first.
+        self.rules_to_try: dict[str, tuple[str, ...]] = {}
+        for dim in free_dims(original):
+            if dim not in self.past_dims and dim not in self.fixed_dims:
+                forms = {cache.form for cache in caches.buffers if dim in dims_of[cache.input]}
+                self.rules_to_try[dim] = _rules_to_try(forms)
         # A GroupQueryAttention, the operator of ``shared`` caches, reads the number of valid entries from the
         # sum of a mask. With zeros in the mask, it would write new entries over old ones.
         self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
 
     def candidate_rules(self) -> Iterator[Rules]:
         """Yield assignments of rules to the free dims, the likely ones first."""
-        for rules in product(*self.free_dims.values()):
-            yield dict(zip(self.free_dims, rules, strict=True))
+        for rules in product(*self.rules_to_try.values()):
+            yield dict(zip(self.rules_to_try, rules, strict=True))
 
     def dim_values(self, rules: Rules, past: int, new: int) -> dict[str, int]:
         """Return the value of each dim in a step with past and new entries."""

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 PASSING = ("Identity", "Transpose", "Cast")
 """Operators through which a value is traced: they keep, move or round each element."""
 
+NodePath = tuple[int, ...]
+"""The indices of the nodes of `PASSING` between two values, from the first to the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class GraphIndex:
     """The producers, input ranks and small constants of a graph, by name.
-
-    A *path* is a tuple of indices of nodes of `PASSING`, from the first to the last.
 
     Attributes:
         producer: the index of the node that computes each value; none for results of nodes without inputs.
@@ -80,7 +81,7 @@ class GraphIndex:
         index = self.producer.get(name)
         return None if index is None else self.nodes[index]
 
-    def trace_back(self, name: str) -> tuple[str, tuple[int, ...]]:
+    def trace_back(self, name: str) -> tuple[str, NodePath]:
         """Trace a value back through nodes of `PASSING`; return its source and the path from there."""
         path: list[int] = []
         while (index := self.producer.get(name)) is not None:
@@ -91,7 +92,7 @@ class GraphIndex:
             name = node.input[0]
         return name, tuple(reversed(path))
 
-    def permutation(self, path: Sequence[int], rank: int) -> tuple[int, ...]:
+    def permutation(self, path: NodePath, rank: int) -> tuple[int, ...]:
         """Return, for each axis of the value after a path, its axis in the value before it."""
         axes = tuple(range(rank))
         for index in path:
@@ -101,11 +102,11 @@ class GraphIndex:
                 axes = tuple(axes[axis] for axis in order)
         return axes
 
-    def keeps_axes(self, path: Sequence[int], rank: int) -> bool:
+    def keeps_axes(self, path: NodePath, rank: int) -> bool:
         """Return whether the Transposes on a path undo each other."""
         return self.permutation(path, rank) == tuple(range(rank))
 
-    def has_cast(self, path: Sequence[int]) -> bool:
+    def has_cast(self, path: NodePath) -> bool:
         """Return whether there is a Cast on a path."""
         return any(self.nodes[index].op_type == "Cast" for index in path)
 
@@ -161,8 +162,8 @@ class CacheMatch:
     axis: int
     form: str
     node: int = -1
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
+    before: NodePath = ()
+    after: NodePath = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     - A cache that a node extends is a `CacheMatch` if one buffer can hold its input and output, else a
       `KeptCache` with the reason.
     """
-    # ``after`` is the path (see `GraphIndex`) from the source to the output.
+    # ``after`` are the indices of the nodes from the source to the output.
     source, after = index.trace_back(output)
     if index.is_input(source):
         is_unchanged = index.keeps_axes(after, index.ranks[source]) and not index.has_cast(
@@ -238,15 +239,18 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
 
 
 def _concatenated_cache(
-    output: str, concat: NodeProto, after: tuple[int, ...], index: GraphIndex
+    output: str, concat: NodeProto, after: NodePath, index: GraphIndex
 ) -> CacheMatch | KeptCache | None:
-    """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
+    """Return the cache that a Concat extends: the graph input (past) that becomes ``output`` with new entries.
 
-    The past is the graph input from which a path leads to the Concat's first operand. None if there is none,
-    if nothing is appended to it, or if the model is invalid. The result is a `KeptCache` if the first operand
-    is a Gather or Slice of the past, or if past and present cannot be one buffer (`_in_place_or_kept`).
+    The past is the first operand of the Concat, or leads to it through Transposes and Casts. ``after`` are
+    the indices of such nodes from the Concat to the output. None if the first operand is from no graph
+    input, if nothing is appended, or if the model is invalid. The result is a `KeptCache` if the operand is
+    a Gather or Slice of the past, or if past and present cannot be one buffer (`_in_place_or_kept`).
     """
-    past, before = index.trace_back(concat.input[0])
+    past, before = index.trace_back(
+        concat.input[0]
+    )  # ``before``: nodes from the past to the Concat
     if not index.is_input(past):
         producer = index.producer_of(past)
         if producer is None or operator(producer).family not in _SELECTIONS:
@@ -258,9 +262,8 @@ def _concatenated_cache(
     rank, axis_values = index.ranks[past], attribute(concat, "axis")
     if len(axis_values) != 1 or not -rank <= axis_values[0] < rank:
         return None
-    axes = index.permutation(
-        before, rank
-    )  # the axis of the past, for each axis of the operand
+    # For each axis of the operand, the axis of the past. They differ if it is transposed before the Concat.
+    axes = index.permutation(before, rank)
     if len(axes) != rank:
         return None
     axis = axes[axis_values[0]]
@@ -271,13 +274,14 @@ def _concatenated_cache(
 
 
 def _operator_cache(
-    output: str, result: str, after: tuple[int, ...], index: GraphIndex
+    output: str, result: str, after: NodePath, index: GraphIndex
 ) -> CacheMatch | KeptCache | None:
-    """Return the cache that an attention operator extends: its past is a graph input, its present the output.
+    """Return the cache that an attention operator extends, if ``result`` is a present that it returns.
 
-    ``result`` is the result of the operator from which the path ``after`` leads to ``output``. None if
-    ``result`` is no present, if no path leads from a graph input to the past that belongs to it, or if the
-    model is invalid. A `KeptCache` if past and present cannot be one buffer (`_in_place_or_kept`).
+    The graph output ``output`` is this result, or follows from it through Transposes and Casts, whose indices
+    are ``after``. In the same way the operator's past has to follow from a graph input, through ``before``.
+    None if ``result`` is no present, if the past is from no graph input, or if the model is invalid. A
+    `KeptCache` if past and present cannot be one buffer (`_in_place_or_kept`).
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]

@@ -198,25 +198,15 @@ class _Rewriting(GraphEditor):
         """Add a Slice of the first ``length`` entries of a buffer; return its result."""
         return self.add_slice(buffer, axis, (self.zero, length))
 
-    def replace_concat(self, cache: CacheMatch, valid: str) -> None:
-        """Remove the Concat of a cache, and let the consumers of its result read ``valid`` instead.
-
-        ``valid`` is the valid part of the present's buffer, with the axes of the Concat's result. Nodes
-        between the Concat and the present (``cache.after``) stay, and read ``valid``.
-        """
-        self.removed.add(cache.node)
-        self.redirected[self.index.nodes[cache.node].output[0]] = valid
-        # The buffer takes the name of the present, so the result of the present's node gets another.
-        if cache.after:
-            self.rename_present(cache)
-
     def rename_present(self, cache: CacheMatch) -> str:
-        """Give the present, the result of a node, a fresh name, as the buffer takes its own; return that name.
+        """Give the result that was the graph output of a cache a new name, and return the new name.
 
-        The node is changed in place. The new name is recorded in `redirected`, by which `finish` lets the
-        consumers of the present read it.
+        The buffer becomes the graph output ``cache.output``, and needs this name. The node that made the result
+        is changed in place, and `redirected` lets the consumers of the result read the new name.
         """
-        producer = self.index.nodes[cache.after[-1] if cache.after else cache.node]
+        # ``cache.after`` are the nodes from the one that extends the cache to the output.
+        last_node = cache.after[-1] if cache.after else cache.node
+        producer = self.index.nodes[last_node]
         new_name = self.fresh(f"{cache.output}.valid")
         position = list(producer.output).index(cache.output)
         producer.output[position] = new_name
@@ -313,7 +303,10 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     if is_transposed:
         valid = edit.add_node("Transpose", [valid], like=valid, perm=list(axes))
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
-    edit.replace_concat(cache, valid)
+    edit.removed.add(cache.node)
+    edit.redirected[index.nodes[cache.node].output[0]] = valid
+    if cache.after:  # nodes between the Concat and the output stay, and read ``valid``
+        edit.rename_present(cache)
 
 
 def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:

@@ -36,11 +36,11 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     """Return a lower bound of intermediates and graph outputs together.
 
-    It holds for any order and any copies, and is the largest of three needs:
+    It holds for any order of the ops, also if ops run several times, and is the largest of three needs:
 
     - Each op needs the intermediates that it reads and makes (`step_bytes`).
-    - An op that makes graph outputs needs the largest of them besides. The others do not count, as
-      other copies of the op may make them.
+    - An op that makes graph outputs needs the largest of them besides. The others do not count: if the
+      op runs several times, each of its graph outputs may be kept from another run.
     - When the last graph output is made, all graph outputs are live, and the intermediates that
       its producer reads and makes. Which op is last is not known, so the smallest one counts.
 
@@ -48,23 +48,23 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     in the peak that a budget limits.
 
     Args:
-        program: the program without copies.
+        program: the program in which each op runs once.
         planned_vars: its `results` are the graph outputs; its `sizes` are the intermediates.
     """
     results = planned_vars.results
     intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
     all_outputs = 0
-    # For each op that makes graph outputs: the bytes of intermediates that are live beside them, and
-    # the same with its largest graph output.
-    bytes_beside: list[int] = []
+    # For each op that makes graph outputs: the bytes of intermediates that are surely live when these are
+    # made, and the same with its largest graph output.
+    intermediates_beside: list[int] = []
     bytes_with_output: list[int] = []
     for op, op_bytes in zip(program.body.ops, intermediate_bytes, strict=True):
         output_sizes = [bytes_of(results, var) for var in op.outputs if var in results]
         if output_sizes and not SHARE_VIEWS.is_view(op):  # a view needs no bytes of its own
-            # Intermediates that a subgraph reads may be freed before the outputs are made.
-            beside = 0 if op.bodies else op_bytes
-            bytes_beside.append(beside)
-            bytes_with_output.append(beside + max(output_sizes))
+            # A subgraph may free the intermediates that it reads before the outputs are made.
+            surely_live = 0 if op.bodies else op_bytes
+            intermediates_beside.append(surely_live)
+            bytes_with_output.append(surely_live + max(output_sizes))
             all_outputs += sum(output_sizes)
-    at_last_producer = all_outputs + min(bytes_beside, default=0)
+    at_last_producer = all_outputs + min(intermediates_beside, default=0)
     return max((at_last_producer, *bytes_with_output, *intermediate_bytes))

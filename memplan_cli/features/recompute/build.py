@@ -87,17 +87,6 @@ class _CopyWriter:
     value. The copy is emitted before the first op that reads it, which may come later. Copies have
     provisional names until all ops are emitted, as some of them take the name of an original that is
     dropped.
-
-    Attributes:
-        _values: the values of the base program.
-        _recomputed_at: by number of a value that is recomputed, its ascending copy places.
-        _sizes: the sizes of all planned vars; copies are added.
-        _vars: all vars; copies are added.
-        _copy_of: the provisional name of each copy that was emitted, by original var and copy place.
-        _original_of: the original var of each provisional name.
-        _reads_by_copies: the values that the emitted copies read.
-        _ops: the ops emitted so far.
-        _current_place: the place of the op that is being emitted, or for which copies are.
     """
 
     def __init__(
@@ -108,19 +97,23 @@ class _CopyWriter:
     ) -> None:
         """Begin with the vars and sizes of the base program, and no op.
 
-        ``recomputed_at`` has for each value, by its number, the places from which on ops read a new copy.
-        ``sizes`` has the sizes of the planned vars.
+        ``recomputed_at`` has for each value, by its number, the places from which on ops read a new copy. A
+        place is the index of an op in the base program. ``sizes`` has the sizes of the planned vars.
         """
         self._values = values
+        # By number of a value that is recomputed, its ascending copy places.
         self._recomputed_at = {
             value: sorted(places) for value, places in enumerate(recomputed_at) if places
         }
+        # The sizes of planned vars, and all vars; those of copies are added.
         self._sizes = dict(sizes)
         self._vars = dict(values.program.vars)
+        # The provisional name of each emitted copy, by original var and copy place; and back to the original.
         self._copy_of: dict[tuple[VarId, Place], VarId] = {}
         self._original_of: dict[VarId, VarId] = {}
-        self._reads_by_copies: set[ReadByCopy] = set()
+        # The ops emitted so far, the values that the copies among them read, and the place of the next op.
         self._ops: list[_PlacedOp] = []
+        self._reads_by_copies: set[ReadByCopy] = set()
         self._current_place: Place = 0
 
     def write(self) -> RecomputedProgram:
@@ -129,14 +122,15 @@ class _CopyWriter:
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             self._emit_base_op(op, place)
-        # So far the outputs of copies have provisional names. Now each gets its final name. A copy that
-        # replaces an original takes the names of that, and is no copy in the result: it runs later, not twice.
-        original_name_of = self._drop_unread_originals()
-        copy_name_of = self._name_copies()
-        final_name_of = {**original_name_of, **copy_name_of}
-        ops = tuple(with_names(placed.op, final_name_of) for placed in self._ops)
+        # So far the outputs of copies have provisional names. A copy of an op that nothing reads replaces the
+        # op and takes its names. It is no copy in the result: the op runs later, not twice.
+        name_by_replacement = self._replace_unread_originals()
+        name_by_copy = self._name_copies()  # the other copies get new names
+        # Both have the final names by provisional name. Ops still read the provisional ones.
+        final_names = {**name_by_replacement, **name_by_copy}
+        ops = tuple(with_names(placed.op, final_names) for placed in self._ops)
         originals = {
-            copy: self._original_of[provisional] for provisional, copy in copy_name_of.items()
+            name: self._original_of[provisional] for provisional, name in name_by_copy.items()
         }
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
@@ -219,9 +213,9 @@ class _CopyWriter:
         First the copies that the op reads are emitted, by `_ensure_copy`. The outputs of the copy get
         provisional names. An optional output is left out if no op reads a copy of it.
 
-        The copy is emitted right before its first reader, the op at `_current_place`, which may come after
-        ``copy_place``. What the copy reads is recorded at ``copy_place`` all the same, as the schedule that
-        chose this place counts the reads there.
+        For example, a schedule has the copy place 5, but the first op that reads the copy is that at 8. The
+        copy is emitted right before op 8, the op at `_current_place`. But the schedule counts what a copy
+        reads at the copy place, so these reads are recorded at 5.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -246,10 +240,11 @@ class _CopyWriter:
         self._copy_of[var, copy_place] = copy
         return copy
 
-    def _drop_unread_originals(self) -> dict[VarId, VarId]:
-        """Remove each original that no op reads if it has a copy. Its first copy gets its outputs.
+    def _replace_unread_originals(self) -> dict[VarId, VarId]:
+        """Remove from `_ops` each original that no op reads if it has a copy. Its first copy gets its outputs.
 
-        For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``.
+        For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``, and is
+        removed from `_original_of`.
 
         Returns:
             The new name of each output of these copies, by its provisional name; the caller
@@ -301,7 +296,7 @@ class _CopyWriter:
         return unread
 
     def _name_copies(self) -> dict[VarId, VarId]:
-        """Give copies and their outputs final names in ``self._ops``, and add a var for each output.
+        """Give ops that run again, and their outputs, final names in `_ops`, and add a var for each output.
 
         Returns:
             The final name of each output, by its provisional name; the caller renames the reads.
@@ -319,11 +314,13 @@ class _CopyWriter:
                 continue
             for output in copied_outputs:
                 names[output] = self._add_var(self._original_of[output], var_names)
-            # `_add_var` appends "__recompute" and the number of the copy, empty for the first. The node
-            # gets the same number if it can.
-            suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
+            # The second copy of ``x`` is named ``x__recompute2``. The node gets the same number if it can.
+            first_output = copied_outputs[0]
+            number = names[first_output].removeprefix(
+                f"{self._original_of[first_output]}__recompute"
+            )
             named = op._replace(
-                name=op_names.fresh(f"{op.label}__recompute{suffix}"),
+                name=op_names.fresh(f"{op.label}__recompute{number}"),
                 outputs=tuple(names.get(output, output) for output in op.outputs),
             )
             self._ops[index] = _PlacedOp(named, placed.place)

@@ -154,11 +154,11 @@ class _Segments:
         return bool(segments) and segments[0] != segments[-1]
 
     def recomputed_at(self) -> list[set[Place]]:
-        """Return for each value the place from which on a copy of it is read, in a set; else an empty set.
+        """Return for each value the places from which on ops read a new copy of it, as `write_copies` needs them.
 
-        A segment runs again for the values that the backward part reads. Copied are these values, and the
-        dropped values of the segment from which these are computed. The place of all of them is that of
-        the first op of the backward part that reads one of them.
+        There is at most one place, as a segment runs again once, or none. A segment runs again for the first
+        backward op that reads a dropped value of the segment. The place of this op is that of all copies: of
+        each dropped value that the backward part reads, and of those from which they have to be computed.
         """
         values = self._values
         # For each segment, its dropped values, each with the place where the backward part first reads it.

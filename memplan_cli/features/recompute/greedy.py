@@ -30,8 +30,6 @@ import numpy as np
 from memplan_cli.analysis.cost import KERNEL_LAUNCH
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from memplan_cli.features.recompute.build import RecomputedProgram
@@ -234,9 +232,7 @@ class GreedyChooser:
         """Begin with nothing to choose from; `run` drops values in ``schedule`` to fit ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = (
-            0.0  # bytes saved that are worth one unit of work; `run` sets and lowers it
-        )
+        self.price = 0.0  # `run` sets and lowers it
         places = len(schedule.live)
         # For each place, the bytes that are needed only while copies run there. The copies run one after
         # the other, so this is the maximum of theirs, not the sum.
@@ -252,23 +248,23 @@ class GreedyChooser:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
         A candidate drops a value between two accesses. Its gain is the bytes above the budget that this
-        saves, summed over places, and its work is that of the copies. The *price* is the gain that is worth
-        one unit of work, at first the highest ratio of gain and work. A round takes candidates by falling
-        ratio, down to the price divided by `_FLOOR_DIVISOR`, which is the price of the next round.
+        saves, summed over the ops in between, and its work is that of the copies. A round takes candidates by
+        falling ratio of gain and work, down to a floor.
 
-        At each price all candidates are evaluated anew: with a lower price, more inputs of copies are
-        recomputed too, instead of kept in memory.
+        The *price* is the gain that one unit of work has to bring. By it a round chooses whether an input of
+        a copy is kept in memory or recomputed too. It is at first the highest ratio, and then the floor of
+        the round before; each round evaluates all candidates anew.
 
         Returns:
             The number of candidates that were taken.
         """
+        self.price = self._highest_ratio()
+        if not self.price:  # no drop has a gain
+            return 0
         taken, rounds_without_any = 0, 0
         while self._is_over_budget() and rounds_without_any <= _MAX_PRICE_CUTS:
             taken_before = taken
-            gaps = self._droppable_gaps()
-            if not self.price:  # not known yet; it stays 0 if no drop has a gain
-                self.price = max((self._ratio_without_inputs(*gap) for gap in gaps), default=0)
-            self._fill_heap(gaps)
+            self._fill_heap()
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
@@ -289,10 +285,10 @@ class GreedyChooser:
             for gap in self.schedule.kept_gaps(value)
         ]
 
-    def _fill_heap(self, gaps: Sequence[tuple[ValueNumber, Gap]]) -> None:
-        """Replace the heap by the candidates that drop a value in one of these gaps and have a gain."""
+    def _fill_heap(self) -> None:
+        """Replace the heap by all candidates that drop a value in a gap and have a gain."""
         self._heap = []
-        for value, gap in gaps:
+        for value, gap in self._droppable_gaps():
             candidate = self._evaluate(value, gap)
             if candidate:
                 self._heap.append((-candidate.ratio, value, gap.end))
@@ -304,9 +300,14 @@ class GreedyChooser:
         excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
         return int(np.minimum(excess, schedule.values.sizes[value]).sum())
 
-    def _ratio_without_inputs(self, value: ValueNumber, gap: Gap) -> float:
-        """Return gain per work of a value's drop in a gap, if the inputs of the copy cost nothing."""
-        return self._gain(value, gap) / (self.schedule.values.work[value] + KERNEL_LAUNCH)
+    def _highest_ratio(self) -> float:
+        """Return the highest gain per work of a drop, if inputs of copies cost nothing; 0 without any gain."""
+        work = self.schedule.values.work
+        ratios = (
+            self._gain(value, gap) / (work[value] + KERNEL_LAUNCH)
+            for value, gap in self._droppable_gaps()
+        )
+        return max(ratios, default=0.0)
 
     def _take_best(self) -> int:
         """Take the first candidate of the heap if its ratio of gain and work is still the highest.
@@ -331,11 +332,11 @@ class GreedyChooser:
         return 1
 
     def _evaluate(self, value: ValueNumber, gap: Gap) -> _Candidate | None:
-        """Return the candidate that drops a value in a gap, with what its copy needs.
+        """Return the candidate that drops a value between two accesses, the gap, with what its copy needs.
 
-        The gain is the bytes above the budget that the drop saves, summed over places. What the inputs of
-        the copy add is subtracted (`_add_inputs`), and what is needed only while the copies run. None if no
-        gain is left, or if too many copies would run or the ratio of gain and work is too small.
+        The gain is the bytes above the budget that the drop saves, summed over the ops in the gap. What the
+        inputs of the copy add is subtracted (`_add_inputs`), and what is needed only while the copies run.
+        None if no gain is left, or if too many copies would run or the ratio of gain and work is too small.
         """
         gain = self._gain(value, gap)
         if gain <= 0:
@@ -343,9 +344,10 @@ class GreedyChooser:
         candidate = _Candidate(value, gap, gain, work=self.schedule.values.work[value])
         if not self._add_inputs(candidate):
             return None
-        # Other copies at the place run one after the other, so only bytes beyond theirs are new.
-        added_bytes = max(candidate.transient_bytes - self._transient_bytes[gap.end], 0)
-        candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
+        place = gap.end  # of the second access, right before which the copies run
+        # Copies of other candidates that run there run before or after, so only bytes beyond theirs are new.
+        added_bytes = max(candidate.transient_bytes - self._transient_bytes[place], 0)
+        candidate.gain -= self._added_excess(place, place + 1, added_bytes)
         return candidate if candidate.gain > 0 else None
 
     def _add_inputs(self, candidate: _Candidate) -> bool:
@@ -374,8 +376,8 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # If this copy is moved here from a later place, the bytes of the input at ``end`` are in its
-                # loss too. Counted once, more searches in random programs got worse than better.
+                # These bytes are counted twice, on purpose, if the copy is moved here from a later place: they
+                # are in its loss too. Counting them once made more searches worse than better.
                 candidate.transient_bytes += values.sizes[needed]
             # Further inputs only lower the ratio.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
@@ -384,35 +386,34 @@ class GreedyChooser:
         return True
 
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
-        """Return how an input of a copy gets into memory at the place of the copy. Changes nothing.
+        """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
-        If the input stays in memory for longer, or the next copy of it runs earlier, this has a *loss*: the
-        bytes above the budget that are added, summed over places. One more copy of the input costs
-        ``work * price``. The cheaper is chosen.
+        - In memory at the place anyway: free.
+        - Last accessed before the place: it is kept in memory until then, or copied for the place.
+        - Dropped there, but copied for a later access: that copy runs at the place already, or one more does.
 
-        Args:
-            needed: the input.
-            place: where the copy runs.
+        To keep it, or to run its copy earlier, has a *loss*: the bytes above the budget that are added, summed
+        over places. One more copy costs its work times the price. The cheaper is chosen.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
         gap = schedule.gap_around(needed, place)
-        if gap is None:
+        if gap is None:  # accessed at the place, and so in memory
             return _CopyInput(needed)
-        if gap.end == _NEVER:
-            # Its last access is before ``place``: keep it from there to here, or compute it once more.
+        one_more = _CopyInput(needed, is_copied=True, work=work)
+        cost_of_one_more = work * self.price
+        if gap.end == _NEVER:  # no access after the place
             start, stop = gap.start + 1, place + 1
             loss = self._added_excess(start, stop, size)
-            if loss <= work * self.price or not values.can_recompute(needed):
-                return _CopyInput(needed, start, stop, loss)
-            return _CopyInput(needed, is_copied=True, work=work)
-        if gap.end not in schedule.recomputed_at[needed]:
+            is_kept = loss <= cost_of_one_more or not values.can_recompute(needed)
+            return _CopyInput(needed, start, stop, loss) if is_kept else one_more
+        is_kept_for_next_access = gap.end not in schedule.recomputed_at[needed]
+        if is_kept_for_next_access:  # and so in memory
             return _CopyInput(needed)
-        # Dropped until a copy at the end of the gap: let that copy run here, or make one more.
         loss = self._added_excess(place, gap.end, size)
-        if loss <= work * self.price:
+        if loss <= cost_of_one_more:
             return _CopyInput(needed, place, gap.end, loss, is_copied=True, moved_from=gap.end)
-        return _CopyInput(needed, is_copied=True, work=work)
+        return one_more
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
         """Return by how much ``size`` more bytes at places ``start..end`` raise the excess.
@@ -428,8 +429,8 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule: its value is dropped in the gap, and copied at the end of it.
 
-        The copy and those of its inputs run at the place ``end``, and read their inputs there. `schedule` and
-        `_transient_bytes` are changed.
+        The copy and those of its inputs run at the place ``end``, and read their inputs there. A copy of an
+        input may have run at a later place so far, and is moved. Changes `schedule` and `_transient_bytes`.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
@@ -443,8 +444,8 @@ class GreedyChooser:
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.moved_from is not None:
-                # What the moved copy read there stays counted there, as other copies may read it too, until
-                # the program is measured (`DropSchedule.set_measured`).
+                # The inputs of the moved copy still count as read at the later place, as other copies may read
+                # them there, until the program is measured (`DropSchedule.set_measured`).
                 schedule.recomputed_at[input_value].remove(copy_input.moved_from)
         # Copies at one place run one after the other: the largest transient bytes count, not the sum.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])

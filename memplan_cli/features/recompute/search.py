@@ -141,6 +141,7 @@ class _Search:
         if values that will likely be dropped and computed again have no bytes (`_light_order`).
         """
         self._program, self._phases, self._progress = program, phases, progress
+        # Intermediates and graph outputs in one: both count in the budget, and in the orders below.
         self._resident_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
         in_file_order = Solver(program, self._resident_vars)
@@ -152,7 +153,8 @@ class _Search:
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
-        # `resident_bound` counts intermediates and graph outputs by different rules, so it gets both apart.
+        # No copies lower the peak below this. `resident_bound` has other rules for graph outputs than for
+        # intermediates, so it gets `planned_vars`, where they are apart, and not `_resident_vars`.
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:

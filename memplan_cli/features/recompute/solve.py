@@ -110,23 +110,23 @@ class Solver:
         """The live peak without copies."""
         return int(self._live.max(initial=0))
 
-    def without_drops(self) -> DropSchedule:
-        """Return the schedule without copies: no value is dropped and computed again."""
+    def new_schedule(self) -> DropSchedule:
+        """Return a schedule without copies: no value is dropped and computed again."""
         return DropSchedule(self.values, self._live)
 
     def unchanged(self) -> Trial:
         """Return the program without copies as a trial."""
-        return self._write(self.without_drops())
+        return self._write(self.new_schedule())
 
     def solve(self, budget: int, *, first_budget: int | None = None) -> list[Trial]:
         """Return the programs tried on the way to a budget, in order.
 
-        The search starts without copies. If ``first_budget``, a larger one, is given, the schedule is
-        changed to fit that, and then changed further to fit ``budget``.
+        A schedule that begins without copies is changed until its program fits ``budget``. If
+        ``first_budget``, a larger one, is given, the schedule is first changed to fit that.
         """
-        schedule = self.without_drops()
+        schedule = self.new_schedule()
         trials: list[Trial] = []
-        if first_budget is not None:
+        if first_budget is not None:  # `_change_to_fit` changes `schedule` in place
             trials += self._change_to_fit(schedule, first_budget, _STAGE_ROUNDS)
         rounds = _MAX_ROUNDS // 2 if self.is_huge else _MAX_ROUNDS
         return trials + self._change_to_fit(schedule, budget, rounds)
@@ -137,14 +137,14 @@ class Solver:
         One schedule of copies is changed from budget to budget: copies that pay off for a large budget
         mostly do for a smaller one, so the programs lie on the curve of memory and work.
         """
-        schedule = self.without_drops()
+        schedule = self.new_schedule()
         trials: list[Trial] = []
         for budget in budgets:
             trials += self._change_to_fit(schedule, budget, _STAGE_ROUNDS)
         return trials
 
     def _change_to_fit(self, schedule: DropSchedule, budget: int, rounds: int) -> list[Trial]:
-        """Change a schedule until its program meets a budget; return the programs tried, in order.
+        """Change a schedule in place until its program meets a budget; return the programs tried, in order.
 
         Each round drops further values by estimates, writes the program and measures it. Once the budget is
         met, values for which the measured bytes leave room are kept again. The search ends after ``rounds``
@@ -152,11 +152,12 @@ class Solver:
         """
         trials: list[Trial] = []
         while len(trials) < rounds:
-            taken = GreedyChooser(schedule, budget).run()
-            trials.append(self._write(schedule))
-            if trials[-1].peak > budget and not taken:
+            # `run`, `keep_again` and `_write` change the schedule. The first two return by how many values.
+            dropped = GreedyChooser(schedule, budget).run()
+            trials.append(self._write(schedule))  # `_write` sets the measured bytes
+            if trials[-1].peak > budget and not dropped:
                 break
-            # If too many drops were undone, the outer loop chooses again.
+            # If too many values were kept again, the outer loop drops some of them again.
             while trials[-1].peak <= budget and len(trials) < rounds:
                 if not schedule.keep_again(budget):
                     return trials
@@ -241,26 +242,27 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
 
 
 def _names_of_earlier_run(written: RecomputedProgram, copy: Op) -> dict[VarId, VarId] | None:
-    """Return for each output of a copy the name of the same output, by position, of the op's first run.
+    """Return, by output of a copy, the output of the op's first run that can replace it; None if none can.
 
-    The first run is the op that was copied, or the first copy if that replaced it. None if the copy is the
-    first run itself or was removed already, or if the first run omits an output that the copy makes.
+    If ``a = Relu(x)`` is copied as ``a__recompute = Relu(x)``, the result is ``{"a__recompute": "a"}``.
     """
     ops = written.program.body.ops
-    was_removed = all(op.outputs != copy.outputs for op in ops)
-    if was_removed:
-        return None
+    if all(op.outputs != copy.outputs for op in ops):
+        return None  # the copy was removed already
+    # The vars that the copied op makes. A var that is no copy is its own original.
     copied_vars = {written.originals[var] for var in copy.outputs if var}
-    first_run = next(  # there is one: the copy at the latest
+    first_run = next(  # the copied op or the first of its copies
         op
         for op in ops
         if any(written.originals.get(var, var) in copied_vars for var in op.outputs)
     )
     if first_run.outputs == copy.outputs:
-        return None
+        return None  # the copied op was removed, and a later copy replaces it
     outputs = zip(copy.outputs, first_run.outputs, strict=True)
     names = {of_copy: of_first_run for of_copy, of_first_run in outputs if of_copy}
-    return names if all(names.values()) else None
+    if not all(names.values()):
+        return None  # the first run omits an output that the copy makes
+    return names
 
 
 def _drop_unread_copies(ops: list[Op | None], written: RecomputedProgram) -> None:

@@ -11,7 +11,7 @@ from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeS
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import Feeder
-from memplan_cli.runtime.graph.dumps import executed_graph, whole_graph
+from memplan_cli.runtime.graph.dumps import dump_whole_graph, executed_graph
 from memplan_cli.runtime.run.observe import observe_many
 from memplan_cli.runtime.run.run_model import record_run
 from memplan_cli.runtime.simulate.predict import needs_observation, session_traces
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.execution import SessionTraces
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
-_SIMULATED_SIZES = 24
-"""Sizes of requests that are simulated: the largest, the corners of the bounds, and drawn ones."""
+_SAMPLED_SIZES = 24
+"""Sizes of requests in a sample: the largest, the corners of the bounds, and drawn ones."""
 
 NO_MEMORY_PATTERN = RuntimeSettings(session={"enable_mem_pattern": False})
 
@@ -108,9 +108,9 @@ class SampledSizes:
 
 
 def predict_sizes(service: Service) -> SampledSizes:
-    """Return some sizes of requests with the graph that ONNX Runtime would execute at each.
+    """Return a sample of the request sizes within the bounds, with the graph that would be executed at each.
 
-    The model is loaded but not run, so no workspace is measured.
+    ONNX Runtime optimizes the graph but does not run it, so no workspace is measured.
 
     Raises:
         UnknownSizeError: the size of a tensor depends on data.
@@ -126,10 +126,10 @@ def predict_sizes(service: Service) -> SampledSizes:
 
 
 def measure_sizes(service: Service) -> SampledSizes:
-    """Return some sizes of requests with the graph executed at each, and the measured workspace of kernels.
+    """Return a sample of the request sizes within the bounds, with the executed graphs and measured workspace.
 
-    The workspace is measured in a run at the largest size. The model is run at the other sizes only if bytes
-    of tensors depend on data.
+    The workspace of kernels is measured in a run at the largest size. The model is run at the other sizes
+    only if bytes of tensors depend on data.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
@@ -150,7 +150,7 @@ def _sample_by_symbols(service: Service) -> SampledSizes | None:
     base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_observation(replace(base, dims=service.dims(service.extent.largest))):
         return None
-    points = service.extent.points(_SIMULATED_SIZES)
+    points = service.extent.points(_SAMPLED_SIZES)
     return SampledSizes({point: replace(base, dims=service.dims(point)) for point in points})
 
 
@@ -159,12 +159,12 @@ def _sample_by_runs(service: Service) -> SampledSizes:
 
     A session writes a dump, the graph that it executes, and this dump is run once at each size.
     """
-    points = service.extent.points(_SIMULATED_SIZES)
+    points = service.extent.points(_SAMPLED_SIZES)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
         session = SessionSpec(service.model, CPU, service.base)
         # ``binding`` has the dims without bounds only, so those with bounds stay symbols here.
-        base = whole_graph(session, dump, service.binding.dims)
+        base = dump_whole_graph(session, dump, service.binding.dims)
         # The provider and time limit of these conditions hold at all sizes; their dims are not used.
         conditions = service.conditions(points[0])
         runs = observe_many(

@@ -245,13 +245,14 @@ def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
     candidates are sorted together: in a run, the candidate with the smaller predicted region may need the
     larger one.
     """
+    # Only an arena with one region has a bound: it holds this region.
+    with_region = [item for item in serving.candidates if item.bound is not None]
     enlarged = [
         replace(serving, chosen=candidate).with_larger_region(factor)
-        for candidate in serving.candidates
-        if candidate.bound is not None  # the size of the region
+        for candidate in with_region
         for factor in _ENLARGEMENTS
     ]
-    return sorted(enlarged, key=lambda settings: settings.chosen.bound or 0)
+    return sorted(enlarged, key=lambda settings: settings.chosen.held)  # the region's bytes
 
 
 def serve(

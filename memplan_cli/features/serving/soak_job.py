@@ -43,9 +43,7 @@ def run(job: Json) -> Json:
     Returns:
         ``milliseconds``, ``cpu_milliseconds``: of each request.
         ``digests``: of the outputs of the compared requests, by request.
-        ``samples``: ``[request, bytes]``: anonymous memory after a request, beyond that at the start.
-        ``highest``: the most resident bytes at any time, beyond those at the start; None if unknown.
-        ``held``: the bytes that the arena held, without weights, each time it was read.
+        ``samples``, ``highest``, ``held``: of the memory, see `_MemorySampler.end`.
     """
     spec = SessionSpec.of_job(job)
     sizes = [
@@ -105,10 +103,13 @@ class _MemorySampler:
             self._arena.read()
 
     def end(self, *, last_request: int) -> dict[str, Any]:
-        """Sample the memory and read the arena a last time; return the memory in the result of `run`.
+        """Sample the memory and read the arena a last time, and return what was recorded.
 
-        Samples leave out mapped files, which the system reads and drops at its own times. ``highest``
-        includes them: the system records no highest size without them.
+        Returns:
+            ``samples``: ``[request, bytes]``: memory after a request, beyond that at the start, without
+            mapped files, which the system reads and drops at its own times.
+            ``highest``: the same with mapped files, at the highest time; None if unknown.
+            ``held``: the bytes that the arena held, without weights, each time it was read.
         """
         last, start = resident(), self._start
         if last and start:

@@ -57,7 +57,7 @@ def executed_graph(
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
         # Without the weights, which take long to write, ONNX Runtime may infer no shapes: the result is None then.
         light = _light_graph(session, Path(folder) / "dump.onnx", dims)
-        return light or whole_graph(session, Path(folder) / "whole.onnx", dims)
+        return light or dump_whole_graph(session, Path(folder) / "whole.onnx", dims)
 
 
 def observed_graph(
@@ -83,7 +83,7 @@ def observed_graph(
         if graph is not None and not needs_observation(graph):
             return graph
         whole_dump = Path(folder) / "whole.onnx"
-        graph = whole_graph(session, whole_dump, conditions.dims)
+        graph = dump_whole_graph(session, whole_dump, conditions.dims)
         if not needs_observation(graph):  # with the weights, the runtime may infer more sizes
             return graph
         # The dump is run instead of the model, so that each kernel belongs to a node of the graph.
@@ -101,7 +101,9 @@ def _light_graph(
     return read_dump(dump, shapes, session, dims) if shapes else None
 
 
-def whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> ExecutedGraph:
+def dump_whole_graph(
+    session: SessionSpec, dump: Path, dims: Mapping[str, int]
+) -> ExecutedGraph:
     """Write a dump with weights, which can be run, and read it; dims not in ``dims`` stay symbols."""
     write_dump(session, dump)
     shapes = runtime_shapes(dump, session.provider)

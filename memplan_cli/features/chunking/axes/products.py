@@ -79,17 +79,16 @@ def _recurrent_splits(node: Node) -> tuple[Split, ...]:
     Samples are axis 1 of the input ``[steps, samples, width]`` and of initial states, and axis 2 of the
     output ``[steps, directions, samples, width]``. With ``layout`` they come first everywhere.
     """
-    first = bool(node.int_attribute("layout", 0))
-    state, output = AxisMap(0 if first else 1), AxisMap(0 if first else 2)
+    has_samples_first = bool(node.int_attribute("layout", 0))
+    state = AxisMap(0 if has_samples_first else 1)
+    output = AxisMap(0 if has_samples_first else 2)
+    # The input, the number of steps of each sample, and initial states; weights and bias stay whole.
     inputs = {0: state, 4: AxisMap(0), 5: state, 6: state}
-    return (
-        node.split(
-            node.data_shape[state.axis],
-            {at: read for at, read in inputs.items() if node.input_shape(at)},
-            {at: (output, state, state)[at] for at, shape in enumerate(node.outputs) if shape},
-            Role.ROWS,
-        ),
-    )
+    present_inputs = {at: read for at, read in inputs.items() if node.input_shape(at)}
+    outputs = (output, state, state)  # of all steps, and the last states
+    present_outputs = {at: outputs[at] for at, shape in enumerate(node.outputs) if shape}
+    extent = node.data_shape[state.axis]
+    return (node.split(extent, present_inputs, present_outputs, Role.ROWS),)
 
 
 RULES: Mapping[str, SplitRule] = {

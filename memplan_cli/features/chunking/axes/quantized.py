@@ -50,23 +50,22 @@ def _quantized_splits(
     points, which stay whole. The kernels take one scale for the first operand. A weight may have a scale
     for each channel, and must stay whole then: only splits of the first operand alone are left.
     """
-    splits = rule(_operands_only(node, operands))
+    float_splits = rule(_operands_only(node, operands))
     parameters = [
         shape for at, shape in enumerate(node.inputs) if at not in operands and shape
     ]
     has_scale_per_channel = any(prod(shape) > 1 for shape in parameters)
-    return tuple(
-        node.split(
-            split.extent,
-            dict(zip(operands, split.inputs, strict=True)),
-            dict(enumerate(split.outputs)),
-            # `Role.FREE` allows chunks of any length, as sums of integers are exact. It also allows
-            # that they slice a weight (`Graph`), so chunks of columns, which do, keep their role.
-            split.role if split.role is Role.COLUMNS else Role.FREE,
-        )
-        for split in splits
-        if not has_scale_per_channel or all(read is None for read in split.inputs[1:])
-    )
+    splits = []
+    for split in float_splits:
+        if has_scale_per_channel and any(read is not None for read in split.inputs[1:]):
+            continue
+        # Sums of integers are exact, so chunks of any length give the same bits (`Role.FREE`). But chunks of
+        # columns slice the weight, which copies it at run time. `Graph` allows such a copy if the role is
+        # FREE, and forbids it for columns.
+        role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
+        reads = dict(zip(operands, split.inputs, strict=True))
+        splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))
+    return tuple(splits)
 
 
 def _quantized_edit(

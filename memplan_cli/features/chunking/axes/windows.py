@@ -340,13 +340,14 @@ def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     A chunk is a range of input elements, from which ``scale`` times as many outputs are made. They are
     copies of these elements, or interpolated from them and from a halo around them.
     """
-    coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
-    rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
-    is_nearest = node.string_attribute("mode", "nearest") == "nearest"
-    # Upsample of the NCHWC domain has no ``nearest_mode``: with nearest, it always repeats.
-    repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
-    if scale == 1 or (is_nearest and repeats):
+    if scale == 1:
         return AxisMap(axis)
+    if node.string_attribute("mode", "nearest") == "nearest":
+        coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
+        rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
+        # Upsample of the NCHWC domain has no ``nearest_mode``: with nearest, it always repeats.
+        repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
+        return AxisMap(axis) if repeats else None
     # ``index / scale`` is exact in floats for powers of two. Else a chunk could get other weights.
     is_power_of_two = scale & (scale - 1) == 0
     halo = _interpolation_halo(node)
