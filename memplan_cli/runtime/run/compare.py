@@ -202,7 +202,10 @@ def _compare_within_noise(
     inputs, original_runs = baseline.inputs, baseline.record
     if original_settings != baseline.settings:
         inputs = _saved_in(folder, "noisy", inputs)
-        original_runs = _run_original(baseline, original_settings, inputs)
+        saving = baseline.run_spec(baseline.path, original_settings, inputs)
+        saving = _outputs_only(saving, runs=baseline.check.runs)
+        original_runs = run_model(saving, timeout=baseline.check.timeout)
+        original_runs.require(f"{baseline.path}: the original's own runs")
     noise = original_runs.differences  # between repeated runs of the original
     tolerance = widened(baseline.check.tolerance, noise)
     comparing = compared_spec(baseline, path, settings, inputs)
@@ -211,22 +214,6 @@ def _compare_within_noise(
     )
     written_runs = run_model(comparing, timeout=baseline.check.timeout)
     return verdict_of(written_runs, baseline.provider, tolerance, noise)
-
-
-def _run_original(
-    baseline: Baseline, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
-) -> RunRecord:
-    """Run the original as often as the check asks for; return the record of these runs.
-
-    The outputs are saved in the ``save_to`` folders of the inputs.
-
-    Raises:
-        RuntimeUnavailableError: the original does not run.
-    """
-    saving = baseline.run_spec(baseline.path, settings, inputs)
-    saving = _outputs_only(saving, runs=baseline.check.runs)
-    record = run_model(saving, timeout=baseline.check.timeout)
-    return record.require(f"{baseline.path}: the original's own runs")
 
 
 def _outputs_only(spec: RunSpec, *, runs: int) -> RunSpec:

@@ -37,9 +37,6 @@ PlaceRegion = Callable[[int], int]
 Addresses decide between free chunks of equal size. Chunks of two regions are never merged,
 wherever the regions lie."""
 
-_ENDLESS = 1 << 64
-"""Bytes of a region that no run fills."""
-
 
 @dataclass(frozen=True, slots=True)
 class ArenaSettings:
@@ -130,7 +127,7 @@ def held_after_runs(
 def best_fit_height(trace: AllocationTrace) -> int:
     """Return the bytes that best fit needs in one region without end, if no part of a chunk stays unused."""
     # One dead byte is rounded up to a unit, so any rest of a chunk is split off.
-    arena = SimulatedArena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
+    arena = SimulatedArena(ArenaSettings(initial=UNLIMITED, max_dead_bytes=1))
     arena.run(trace)
     ends = (  # in units of `CHUNK` bytes
         address + _chunks(size)
@@ -143,8 +140,7 @@ class SimulatedArena:
     """The state of an arena between runs. Addresses and sizes are in units of `CHUNK` bytes.
 
     Attributes:
-        addresses: address of each allocation of the last run, by its index. It stays when the allocation
-            is freed.
+        addresses: address of each allocation of the last run, by its index, also after its free.
     """
 
     def __init__(

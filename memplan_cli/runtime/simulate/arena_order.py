@@ -102,12 +102,9 @@ def arena_bytes(program: Program, dims: Mapping[str, int], provider: str = CPU) 
     program. ``dims`` are values of symbolic dims, and ``provider`` is ONNX Runtime's name of the provider.
     """
     executed = ExecutedGraph(program, dims, provider=provider)
-    model, workspace = (
-        simulated_model(executed, ARENA_REUSE_ONLY),
-        workspace_by_rule(program, dims),
-    )
+    model = simulated_model(executed, ARENA_REUSE_ONLY)
     try:
-        traces = trace_session(model, workspace)
+        traces = trace_session(model, workspace_by_rule(program, dims))
     except UnknownBytesError:
         return None
     return best_arena(served_runs(executed, traces)).held

@@ -32,7 +32,7 @@ from memplan_cli.runtime.simulate.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.runtime.profile.workspace import Workspace
@@ -91,16 +91,8 @@ class SessionTraces:
 
     @property
     def runs_with_kept_outputs(self) -> AllocationTrace:
-        """The first run and `_KEEPING_RUNS` - 1 later ones, joined to one trace.
-
-        The caller of these runs keeps the outputs of each run until the next one has ended.
-        """
+        """The first run and later ones as one trace, of a caller that keeps outputs until the next run has ended."""
         return with_kept_outputs((self.first, *[self.later] * (_KEEPING_RUNS - 1)))
-
-    @property
-    def in_order(self) -> tuple[AllocationTrace, AllocationTrace]:
-        """The traces of the first two runs."""
-        return self.first, self.later
 
 
 def trace_session(model: SimulatedModel, workspace: Workspace) -> SessionTraces:
@@ -394,7 +386,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         outputs of its body: condition, carried values, scan outputs
     """
     (body,) = op.bodies
-    recorder, state_count = frame.simulator.recorder, _loop_state_count(op)
+    recorder, keys = frame.simulator.recorder, frame.simulator.keys
+    state_count = _loop_state_count(op)
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
     read_state: Allocations = {}  # by the last iteration
@@ -406,8 +399,10 @@ def _run_loop(frame: Frame, op: Op) -> None:
         passed_on = next_state.values()
         done = [i for i in read_state.values() if i not in passed_on and i not in scan_outputs]
         _free_each(recorder, done)
-        # The dims of carried values decide which memory pattern the body has.
-        _copy_keys(frame.simulator.keys, carried_vars, body.inputs[2:])
+        # The keys of carried values, which stand for their dims, decide which memory pattern the body has. All are
+        # read before one is set: the body may return one of its inputs as another value.
+        carried_keys = [keys.get(var, 0) for var in carried_vars]
+        keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
         # The body may pass on its state. If its condition is no result of its ops, `results[0]` is the first
         # condition: then each next state has it, and it is freed after the last iteration.
@@ -438,16 +433,6 @@ def _run_iteration(frame: Frame, op: Op, known: Allocations) -> list[int | None]
     allocations = known | frame.simulator.run_block(body, op, {}, frame)
     buffer_of = frame.simulator.plans[body.path].buffer
     return [allocations.get(buffer_of.get(var, var)) for var in body.outputs]
-
-
-def _copy_keys(
-    keys: dict[VarId, int], values: Sequence[VarId], inputs: Sequence[VarId]
-) -> None:
-    """Give each input the key of its value, which stands for the value's dims; 0 if it has none.
-
-    All keys are read before one is set: the body of a Loop may return one of its inputs as another value.
-    """
-    keys.update(zip(inputs, [keys.get(var, 0) for var in values], strict=True))
 
 
 def _loop_state_count(op: Op) -> int:

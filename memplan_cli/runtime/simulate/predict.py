@@ -83,7 +83,7 @@ def predict_peaks(
     except UnknownBytesError:
         return Peaks(None, None)
     arena = ArenaSettings.from_settings(settings.arena)
-    held = simulate_arena(traces.in_order, arena).held
+    held = simulate_arena((traces.first, traces.later), arena).held
     return Peaks(traces.first_peak, traces.later_peak, held=held)
 
 

@@ -134,7 +134,12 @@ def compare_models(
             graph = read_baseline_graph(baseline)
         verification = verify(baseline, graph, written)
     if verification.verdict.did_not_run:
-        require_same_inputs(original, written.path)
+        differences = input_differences(load_model(original), load_model(written.path))
+        if differences:
+            raise ModelError(
+                f"{written.path} was not made from {original}: {'; '.join(differences)}",
+                hint="name the model that it was made from with --original",
+            )
     return verification
 
 
@@ -156,20 +161,6 @@ def with_time(
         return facts, (f"the time of a run was not measured: {error.message}",)
     notes = (str(ratio),) if ratio is not None and ratio.is_slower else ()
     return replace(facts, time=ratio), notes
-
-
-def require_same_inputs(original: Path, written: Path) -> None:
-    """Raise an error if two models have different inputs, so that one was not made from the other.
-
-    Raises:
-        ModelError: the message lists the differences.
-    """
-    differences = input_differences(load_model(original), load_model(written))
-    if differences:
-        raise ModelError(
-            f"{written} was not made from {original}: {'; '.join(differences)}",
-            hint="name the model that it was made from with --original",
-        )
 
 
 def _with_compared_run(verdict: Validation, baseline: Baseline) -> Validation:

@@ -13,7 +13,6 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +20,7 @@ from memplan_cli.core.results.observations import CUDA, ProcessBytes
 from memplan_cli.loading.heap import release_free_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.runtime.workers.spec import SessionSpec
 
@@ -222,22 +221,13 @@ class _MallInfo(ctypes.Structure):
 
 def heap_use() -> HeapUse | None:
     """Return the use of the heap; None if the C library does not provide it."""
-    mallinfo2 = _mallinfo2()
-    if mallinfo2 is None:
-        return None
-    info = mallinfo2()
-    return HeapUse(info.uordblks + info.hblkhd, info.fordblks)
-
-
-@lru_cache(maxsize=1)
-def _mallinfo2() -> Callable[[], _MallInfo] | None:
-    """Return the function of glibc; None if the C library does not have it."""
     try:
-        function = ctypes.CDLL(None).mallinfo2
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError, TypeError):
         return None
-    function.restype = _MallInfo
-    return function
+    mallinfo2.restype = _MallInfo
+    info = mallinfo2()
+    return HeapUse(info.uordblks + info.hblkhd, info.fordblks)
 
 
 # ---- CUDA devices ----
@@ -331,7 +321,7 @@ class SessionMeter:
         has_holes: whether loading leaves free memory in the heap, for the profile to fill.
         _loaded: resident bytes when the session has been created.
         _hole_bytes: the free memory in the heap at that time; 0 without ``has_holes``.
-        _run_peaks: the highest resident size of each run, that of the first run since before the load.
+        _run_peaks: the highest resident size of each run; that of the first one includes the load.
         _after_runs: resident bytes after each run; empty if the system does not provide them.
         _heaps: use of the heap after each run; empty if the C library does not provide it.
     """
@@ -393,7 +383,7 @@ class SessionMeter:
         )
         return ProcessBytes(
             load=total.load,  # there was no profile yet
-            # If the load has the highest size, no profile is part of it, although the first run reports it.
+            # The first peak may be that of the load, which has no profile that could be subtracted.
             run=max(peak - self.before.now, total.load),
             private=max(total.private - profile_bytes[-1], 0),  # read after the last run
             file=total.file,
@@ -404,20 +394,14 @@ class SessionMeter:
         """Return by how many bytes the profile has made the process larger, at the end of each run.
 
         The profiler keeps the events of all runs so far. They first fill the holes of the heap, which are resident
-        anyway. ``held`` are the bytes of the arena after each run.
+        anyway. The events of a run take what the last run left allocated, without the growth of the arena, which
+        held ``held`` bytes after each run. They count as 0 without a profile (``held`` is empty), and with fewer than
+        three runs: the first two leave more than their profile.
         """
-        bytes_of_a_run = self._profile_bytes_of_a_run(held)
+        events_of_a_run = 0
+        if min(len(held), len(self._heaps)) >= 3:
+            heap_growth = self._heaps[-1].used - self._heaps[-2].used
+            arena_growth = held[-1] - held[-2]
+            events_of_a_run = max(heap_growth - arena_growth, 0)
         run_counts = range(1, len(self._run_peaks) + 1)
-        return [max(runs * bytes_of_a_run - self._hole_bytes, 0) for runs in run_counts]
-
-    def _profile_bytes_of_a_run(self, held: Sequence[int]) -> int:
-        """Return the heap bytes that the profile of the last run takes.
-
-        They are what the run left allocated, without the growth of the arena, which held ``held`` bytes
-        after each run. 0 if ``held`` is empty, as there is no profile, and with fewer than three runs: the
-        first two leave more than their profile.
-        """
-        if min(len(held), len(self._heaps)) < 3:
-            return 0
-        arena_growth = held[-1] - held[-2]
-        return max(self._heaps[-1].used - self._heaps[-2].used - arena_growth, 0)
+        return [max(runs * events_of_a_run - self._hole_bytes, 0) for runs in run_counts]

@@ -135,7 +135,7 @@ def deterministic(provider: str) -> RuntimeSettings:
 
 
 def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Create an ``InferenceSession``, in a worker process only: it may register an arena.
+    """Create an ``InferenceSession``, in a worker process only: an arena in the settings is that of the process.
 
     Args:
         model: the file, or its content.
@@ -145,39 +145,30 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     Raises:
         RuntimeUnavailableError: the session is on another provider, or CUDA libraries are missing.
     """
+    import onnxruntime as ort
+
     missing_libraries = load_cuda_libraries() if provider == CUDA else ""
     try:
-        session = _new_session(model, settings, provider)
+        options = session_options(settings)
+        if settings.arena:
+            register_arena(settings.arena, provider)
+            use_arena_of_process(options)
+        provider_with_options = (provider, provider_options(settings.provider))
+        source = model if isinstance(model, bytes) else str(model)
+        with options_of_file_ignored():
+            # With its fallback, ONNX Runtime would print an error of the provider, and use the CPU instead.
+            session = ort.InferenceSession(
+                source, options, providers=[provider_with_options], enable_fallback=0
+            )
     except Exception as error:
         if missing_libraries:
             raise RuntimeUnavailableError(missing_libraries) from error
         raise
+    # Even without the fallback, ONNX Runtime leaves out a provider whose library cannot be loaded.
     first = session.get_providers()[0]
     if first != provider:
         raise RuntimeUnavailableError(missing_libraries or f"the session is on {first}")
     return session
-
-
-def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Create an ``InferenceSession``. The caller has to check whether it lies on the provider.
-
-    ONNX Runtime leaves out a provider whose library cannot be loaded, and creates the session on the CPU. An arena
-    in the settings is registered for the whole process.
-    """
-    import onnxruntime as ort
-
-    options = session_options(settings)
-    if settings.arena:
-        register_arena(settings.arena, provider)
-        use_arena_of_process(options)
-    provider_with_options = (provider, provider_options(settings.provider))
-    source = model if isinstance(model, bytes) else str(model)
-    with options_of_file_ignored():
-        # Without the fallback of the Python class, any other error of the provider is raised. With it, the error
-        # would only be printed.
-        return ort.InferenceSession(
-            source, options, providers=[provider_with_options], enable_fallback=0
-        )
 
 
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
