@@ -30,8 +30,8 @@ from memplan_cli.reporting.commands.gate import (
     RuleBook,
     Rules,
     judge,
-    known_metrics,
     metric_value,
+    metrics_to_record,
     ratchet_allows_recording,
     rules_from,
 )
@@ -472,7 +472,7 @@ def take_snapshot(
     )
     snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
     # The metrics of the rules. If the rules have none, those of ``earlier``, or the known default metrics.
-    checked = known_metrics(snapshot, rules, earlier)
+    checked = metrics_to_record(snapshot, rules, earlier)
     # No default metric is a predicted peak, so that these are found last, and only if they are checked.
     predicted = _predicted_metrics(path, checked, request)
     metrics = {**snapshot.metrics, **predicted}

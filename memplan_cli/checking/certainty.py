@@ -66,16 +66,14 @@ def _interface_certainty(
 ) -> str:
     """Return how certain the bytes of the model's inputs, or of its outputs, are.
 
-    Args:
-        planned: the model, with its plan.
-        values: the inputs, or the outputs.
-        recorded: the certainty in the plan's report. Which sizes a run observed cannot be derived from
-            the model. So if the plan has observed sizes, ``recorded`` decides between observed and exact.
+    ``recorded`` is the certainty in the plan's report. Which sizes a run observed cannot be derived from the
+    model. So if the plan has observed sizes, ``recorded`` decides between observed and exact.
     """
     types = [planned.type_of(value) for value in values]
-    # Strings and sequences have no known bytes: a sum that leaves them out is PARTIAL. A sum with values of dtype
-    # "unknown" leaves out none: a run observed their bytes, or there is no sum (see `compare_certainty`).
-    if any(dtype not in (*ELEMENT_BITS, "unknown") for dtype, _ in types):
+    # Strings and sequences have no known bytes, and the sum leaves them out. Values of dtype "unknown" are in
+    # the sum, because a run observed their bytes. Without a run there is no sum: the caller ignores the result.
+    is_left_out = [dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types]
+    if any(is_left_out):
         return PARTIAL
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
         return BOUND

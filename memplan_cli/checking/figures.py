@@ -37,7 +37,7 @@ from memplan_cli.checking.plan_figures import (
     report_dims,
     total_sums,
 )
-from memplan_cli.checking.sharing import viewed_value
+from memplan_cli.checking.sharing import view_bases
 from memplan_cli.checking.timeline import ValueKind
 from memplan_cli.core.symbolic.dims import canonical_dim, symbols_of
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.live_bytes import ByteSum, Storage
     from memplan_cli.checking.timeline import Node, PlannedModel, Timeline, Value
-    from memplan_cli.core.results.placements import Placement
 
 
 def check_figures(planned: PlannedModel) -> Iterator[str]:
@@ -112,20 +111,22 @@ def _compare_interface(
 ) -> Iterator[Comparison]:
     """Compare the bytes of weights, inputs, outputs and donated outputs with those counted from the model.
 
-    Inputs and outputs whose bytes cannot be counted are not compared.
+    Inputs of unknown bytes are not compared. If a symbol in their bytes has no value, the report must have None.
+    Outputs are compared neither if their bytes are unknown, nor if a symbol in their bytes has no value.
     """
     report, dims = planned.plan.report, report_dims(planned.plan)
     yield Comparison("weights", report.memory.weights, interface.weights)
     if interface.inputs is not None:
-        yield Comparison("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
-    outputs = evaluate_sum(interface.outputs, dims)
-    # None if the bytes of an output are unknown, or a symbol of the sum has no value. An output of a graph that
-    # ONNX Runtime optimized for one size can have such a symbol, and the report the number of that size.
-    if outputs is not None:
-        yield Comparison("outputs", report.memory.outputs, outputs)
+        input_bytes = evaluate_sum(interface.inputs, dims)
+        yield Comparison("inputs", report.memory.inputs, input_bytes)
+    output_bytes = evaluate_sum(interface.outputs, dims)
+    # In a graph that ONNX Runtime optimized for one size, an output can have a symbol without a value. The report
+    # then has the bytes at that size.
+    if output_bytes is not None:
+        yield Comparison("outputs", report.memory.outputs, output_bytes)
     # A report has 0 donated bytes if a symbol has no value.
-    donated = evaluate_sum(interface.donated, dims) or 0
-    yield Comparison("donated bytes", report.donated.bytes, donated)
+    donated_bytes = evaluate_sum(interface.donated, dims) or 0
+    yield Comparison("donated bytes", report.donated.bytes, donated_bytes)
 
 
 def _compare_interface_tensors(
@@ -167,8 +168,8 @@ def _compare_interface_tensors(
 def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
     """Compare whether the order of the file was chosen, and the report's numbers of the order of the file.
 
-    If the plan has the order of the file, these numbers are those of the plan. For a plan in another order they
-    cannot be counted, and are not compared; in a report without totals they are None, as those of the plan.
+    These numbers are those of the plan, if the plan has the order of the file. If it has another order, they
+    cannot be counted, and are not compared.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
@@ -178,7 +179,8 @@ def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
     if has_file_order is not None and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
         yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
-    if has_file_order or memory.planned is None:
+    has_no_totals = memory.planned is None  # then the numbers of both orders must be None
+    if has_file_order or has_no_totals:
         yield Comparison("original.live_peak", report.original_live_peak, memory.live_peak)
         yield Comparison("original.planned", report.original_planned, memory.planned)
         yield Comparison("original.resident", report.original_resident, memory.resident)
@@ -238,14 +240,15 @@ def _compare_model_expressions(
 ) -> Iterator[Comparison]:
     """Compare the sums in symbols of a report with counted ones: of tensors, arenas, inputs, outputs, and the total.
 
-    A sum that cannot be counted is None: the report must not have it. If all sizes are numbers, nothing is
+    The report must not have a sum that cannot be counted. If all tensors of the plan have fixed sizes, nothing is
     compared. ``resident`` and ``live_peak`` are no sums but maxima, and are compared elsewhere by their values.
     """
     report, plan_sums = planned.plan.report, total_sums(planned.plan)
     # A partial report, in which sizes are missing, may have neither totals nor expressions.
     has_totals = bool(report.symbolic) or report.memory.planned is not None
     is_omitted = report.partial and not has_totals
-    if is_omitted or not is_symbolic(plan_sums["naive"]):
+    has_fixed_sizes = not is_symbolic(plan_sums["naive"])  # the sum of all tensors
+    if is_omitted or has_fixed_sizes:
         return
     inputs, outputs = interface.inputs, interface.outputs
     total = None
@@ -259,6 +262,7 @@ def _compare_model_expressions(
     for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
         recorded = None if text is None else canonical_dim(text)
+        # None: the sum cannot be counted.
         counted = None if byte_sum is None else canonical_expression(byte_sum)
         yield Comparison(f"{name} in symbols", recorded, counted)
 
@@ -268,14 +272,14 @@ def _compare_resident_expression(
 ) -> Iterator[Comparison]:
     """Compare values of the expression of ``resident`` with the bytes counted from the model at the same dims.
 
-    The expression is a maximum over ticks, which has no canonical text. It may be missing from a report, because
-    it can be too long for a text. ``storages`` are those of the tensors in a runtime, None if they are unknown:
-    nothing is compared then.
+    ``resident`` is the most bytes that a runtime holds at one tick. Its expression is a maximum over ticks, which
+    has no canonical text, and may be missing from a report, because it can be too long for a text. ``storages``
+    are those of the tensors in a runtime. Nothing is compared if they, or the bytes of an output, are unknown.
     """
     resident = planned.plan.report.symbolic.get("resident")
-    if resident is None:
+    if resident is None or storages is None:
         return
-    # The bytes are those of the tensors, in units of their arenas, and of the outputs.
+    # The symbols to sample are those in the units of arenas, and in the bytes of outputs outside of arenas.
     units = [arena.unit for arena in planned.plan.arenas]
     units += [unit for _, byte_sum in interface.separate_outputs for unit in byte_sum]
     for dims in sample_dims(units):
@@ -333,10 +337,9 @@ class _InterfaceBytes:
     Attributes:
         weights: of the weights of known bytes.
         inputs, outputs: None if the bytes of one of them are unknown.
-        donated: of the outputs that are stored in the memory of a donated input. Empty if the bytes
-            of one of them are unknown: ``outputs`` is None then, so that nothing is subtracted.
+        donated: of the outputs that are stored in the memory of a donated input.
         separate_outputs: each output that is not stored in a donated input, as the tick at which it is
-            written and its bytes. Unknown bytes are empty: ``outputs`` is None then.
+            written and its bytes.
     """
 
     weights: int
@@ -354,6 +357,8 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
     separate = [value for value in outputs if value.name not in donated_names]
+    # Unknown bytes count as 0 in ``donated``, as in a report, and in ``separate_outputs``, which are used only if the
+    # bytes of all outputs are known.
     return _InterfaceBytes(
         weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
@@ -420,29 +425,10 @@ def _runtime_storages(planned: PlannedModel) -> list[Storage] | None:
     """
     if len(planned.timeline.blocks) > 1:
         return None
-    tensors = planned.tensors.values()
-    # The place of each planned value in the plan, by the ``id`` of the value.
-    placements = {id(value): placement for placement, value in tensors}
-    # Without subgraphs the names of values are unique: that of the base names the storage.
-    return merge_storages(
-        (_view_base(value, placements).name, placement) for placement, value in tensors
-    )
-
-
-def _view_base(value: Value, placements: Mapping[int, Placement]) -> Value:
-    """Return the value at the start of the chain of views that leads to a planned value.
-
-    All values of a chain are planned, with equal arena and bytes. A pinned tensor is a chain by itself.
-    ``placements`` has the planned values by their ``id``.
-    """
-    while (base := viewed_value(value)) is not None:
-        own, of_base = placements[id(value)], placements.get(id(base))
-        if of_base is None or own.pinned or of_base.pinned:
-            break
-        if (own.bytes, own.arena) != (of_base.bytes, of_base.arena):
-            break
-        value = base
-    return value
+    rows = [placement for placement, _ in planned.tensors.values()]
+    sizes = {row.id: (row.arena, row.bytes) for row in rows if not row.pinned}
+    bases = view_bases(planned.timeline, sizes)
+    return merge_storages((bases.get(row.id, row.id), row) for row in rows)
 
 
 def check_bindings(planned: PlannedModel) -> Iterator[str]:
@@ -520,6 +506,6 @@ def _replaced_symbols(planned: PlannedModel) -> set[str]:
     for value in planned.model.graph.input:
         if value.name in replaced_inputs:
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-                # Loading names a nameless dim <input>_dim<axis>. Other dims have no such symbol.
+                # Loading names a nameless dim <input>_dim<axis>. Where a dim is not nameless, nothing has this name.
                 symbols |= {f"{value.name}_dim{axis}", *symbols_of(dim.dim_param)}
     return symbols

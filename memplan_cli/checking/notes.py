@@ -110,43 +110,42 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
 
 
 def _compare_rewrite_notes(planned: PlannedModel) -> Iterator[Comparison]:
-    """Compare each note of the model on how it was rewritten with the note that the plan would give.
+    """Compare each note of the model on how it was rewritten with the note that belongs to the plan.
 
-    A note is None if there is nothing to note.
+    A note is a text in the model's metadata, None if there is nothing to note.
     """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
-    # The note has what a run needs, the buffers and their capacity: neither the caches without a buffer
-    # (``kept``) nor what was measured or planned.
+    # A run needs the buffers and their capacity. The other fields, which are for reports, are not in the note.
     caches = replace(report.caches, kept=(), bytes=0, before=None, planned_at=0, steps=())
-    noted_caches = to_json(caches) if caches != CacheSummary() else None
-    yield Comparison("the note on caches", _json_or_text(notes.get("caches")), noted_caches)
+    expected_caches = to_json(caches) if caches != CacheSummary() else None
+    yield Comparison("the note on caches", _json_or_text(notes.get("caches")), expected_caches)
     moved = report.external_weights
-    noted_weights = f"{moved.bytes} bytes in {moved.file}" if moved.file else None
-    yield Comparison("the note on weights", notes.get("weights"), noted_weights)
-    # "3 constants", or "3 constants in FILE". The plan does not name the file.
+    expected_weights = f"{moved.bytes} bytes in {moved.file}" if moved.file else None
+    yield Comparison("the note on weights", notes.get("weights"), expected_weights)
+    # "3 constants", or "3 constants in FILE". The plan does not have the name of the file.
     folded = notes["folded"].partition(" in ")[0] if "folded" in notes else None
     count = len(report.folded.tensors)
-    yield Comparison(
-        "the note on folded constants", folded, f"{count} constants" if count else None
-    )
+    expected_folded = f"{count} constants" if count else None
+    yield Comparison("the note on folded constants", folded, expected_folded)
+    # Outputs are compared with those of a run of the original: with default settings, or as the note has it.
     reference = report.validation.reference if report.validation else "defaults"
-    noted_reference = None if reference == "defaults" else reference
-    yield Comparison("the note on the reference", notes.get("reference"), noted_reference)
-    # Whether notes on nodes and values are in the plan alone, and not in the model.
-    in_plan = planned.plan.settings.get("notes") == "plan"
-    yield Comparison("the note on notes", notes.get("notes"), "plan" if in_plan else None)
-    # The runtime that optimized the graph. In a portable file it is a note of the original, if any.
+    expected_reference = reference if reference != "defaults" else None
+    yield Comparison("the note on the reference", notes.get("reference"), expected_reference)
+    # The note ``notes=plan``: nodes and values have no notes in the model, by the setting ``notes``.
+    expected_place = "plan" if planned.plan.settings.get("notes") == "plan" else None
+    yield Comparison("the note on notes", notes.get("notes"), expected_place)
+    # A graph for a target was optimized by a runtime. In a portable file the note may be one of the original.
     runtime = report.runtime
     if runtime is not None and report.target != "portable":
-        made_with = f"{runtime.name} {runtime.version} {runtime.provider}"
-        yield Comparison("the note on the runtime", notes.get("runtime"), made_with)
+        expected_runtime = f"{runtime.name} {runtime.version} {runtime.provider}"
+        yield Comparison("the note on the runtime", notes.get("runtime"), expected_runtime)
 
 
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
     """Yield where the settings in the model's note, with which the model is run, contradict the plan.
 
-    If the plan's report has settings, the note must have the same. If the report has none, a note is allowed
-    only in a model that must run unoptimized. In that case its settings are those of the note.
+    The plan's report has the settings, and the note must repeat them. A model that must run unoptimized may have
+    settings in its note alone.
     """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
     noted, runtime = _json_or_text(notes.get("settings")), report.runtime
@@ -203,33 +202,41 @@ def _must_run_unoptimized(planned: PlannedModel) -> bool:
 def _check_settings_of_model(
     planned: PlannedModel, settings: RuntimeSettings | None
 ) -> Iterator[str]:
-    """Yield where the settings of a model contradict the plan; None: the model is run with the defaults.
-
-    - A model that must run unoptimized has settings that disable graph optimization.
-    - Settings bind the output of each donated pair to its input.
-    - ``ort_config`` in the model repeats the settings that ONNX Runtime reads from a model, or is the original's.
-    """
+    """Yield where the settings of a model contradict the plan; None: the model is run with the defaults."""
     is_unoptimized = settings is not None and settings.is_unoptimized
     if _must_run_unoptimized(planned) and not is_unoptimized:
         yield "the settings in the model do not disable graph optimization, which would undo the plan"
-    report, original = planned.plan.report, planned.original
     if settings is not None:
-        # With caches in place, the buffers of all caches are bound. Those that an operator updates itself are
-        # not among the donated pairs.
-        buffers = {cache.output: cache.input for cache in report.caches.buffers}
-        pairs = buffers or {output: name for name, output in report.donated.pairs}
-        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), pairs)])
+        report = planned.plan.report
+        bound = {output: name for name, output in report.donated.pairs}
+        if report.caches.buffers:
+            # With caches in place no other pairs are donated. All buffers are bound, also those that an operator
+            # updates itself, which are not among the donated pairs.
+            bound = {cache.output: cache.input for cache in report.caches.buffers}
+        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), bound)])
+    yield from _check_ort_config(planned, settings)
+
+
+def _check_ort_config(
+    planned: PlannedModel, settings: RuntimeSettings | None
+) -> Iterator[str]:
+    """Yield a message if the model's ``ort_config`` is neither that of the original nor that of the settings.
+
+    ``ort_config`` is an entry of the metadata, from which ONNX Runtime reads some session options as numbers.
+    """
     metadata = {entry.key: entry.value for entry in planned.model.metadata_props}
-    config = metadata.get(_ORT_CONFIG)
-    if original is None or original.config is None or config != original.config:
-        session = settings.session if settings is not None else {}
-        options = {
-            name: numbers[session[name]]
-            for name, numbers in MODEL_OPTIONS.items()
-            if session.get(name) in numbers
-        }
-        expected = {"made_by": "memplan", "session_options": options} if options else None
-        yield from mismatches([Comparison(_ORT_CONFIG, _json_or_text(config), expected)])
+    config, original = metadata.get(_ORT_CONFIG), planned.original
+    is_of_original = original is not None and config == original.config
+    if config is not None and is_of_original:
+        return
+    session = settings.session if settings is not None else {}
+    options = {
+        name: numbers[session[name]]
+        for name, numbers in MODEL_OPTIONS.items()
+        if session.get(name) in numbers
+    }
+    expected = {"made_by": "memplan", "session_options": options} if options else None
+    yield from mismatches([Comparison(_ORT_CONFIG, _json_or_text(config), expected)])
 
 
 def _check_node_notes(

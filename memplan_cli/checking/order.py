@@ -220,14 +220,22 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
     """Yield steps at which the plan does not release exactly the tensors that are dead after them.
 
     A tensor is released at the last tick of the last node of its block that needs it, itself or in
-    subgraphs. Pinned tensors, and inputs and outputs of blocks, are never released.
+    subgraphs. Pinned tensors, and inputs and outputs of their own block, are never released.
     """
+    inputs_and_outputs = {
+        value
+        for block in planned.timeline.blocks
+        for value in (*block.inputs, *block.outputs)
+        if value.block is block  # not a value of an outer block that a subgraph returns
+    }
     dead_tensors: defaultdict[int, set[str]] = defaultdict(set)  # by the tick of their release
     for tensor_id, (row, value) in planned.tensors.items():
-        if row.pinned is None and not value.is_block_input_or_output:
+        if row.pinned is None and value not in inputs_and_outputs:
             nodes = value.block.nodes
+            # ``end`` is exclusive: the last node that needs the tensor starts before it.
             index_of_next = bisect_left(nodes, value.end, key=lambda node: node.start)
-            dead_tensors[nodes[index_of_next - 1].last].add(tensor_id)
+            last_node = nodes[index_of_next - 1]
+            dead_tensors[last_node.last].add(tensor_id)
     releases = {release.step: release for release in planned.plan.releases}
     if len(releases) != len(planned.plan.releases):
         yield "releases: one step occurs twice"

@@ -186,7 +186,8 @@ def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
     """Compare the tensors that a report lists as unplanned with those that the plan's tensors imply.
 
     A tensor is listed for one of two reasons. It is pinned: it has a place in the plan, but shares no memory.
-    Or its size is unknown: it is an intermediate without a place.
+    Or its size is unknown: it is an intermediate of the model without a place. All tensors with a place, the
+    pinned ones too, are intermediates.
     """
     report = plan.report
     listed_ids = {entry.name for entry in report.unplanned}  # a name is the id of a tensor
@@ -200,10 +201,11 @@ def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
     # Recomputed and chunked copies of a tensor of unknown size are intermediates without a place,
     # but only the tensor itself is listed.
     if not report.recompute.nodes and not report.chunked.regions:
+        intermediates_without_place = report.model.intermediates - len(plan.tensors)
         yield Comparison(
             "unplanned tensors without a size",
             recorded=len(listed_ids) - len(listed_with_place),
-            counted=report.model.intermediates - len(plan.tensors),
+            counted=intermediates_without_place,
         )
 
 
@@ -340,9 +342,10 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
-    """Compare the report's peak: its step and its tensors, or only the bytes of these tensors.
+    """Compare the report's peak: its step and the tensors that are live at it. `figures` checks its node.
 
-    The report must have no peak if the live bytes are unknown. The peak's node is checked by `figures`.
+    The report must have no peak if the live bytes are unknown. Of a plan of level 2 that has the slots of level 1
+    only the bytes of the peak are compared: it is the peak of tensors at offsets that the plan does not contain.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
@@ -351,8 +354,7 @@ def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Compariso
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
     else:
-        # The report has the peak of tensors at offsets, and the plan has other places: slots. What is
-        # known of the peak are its bytes.
+        # In slots, other tensors share bytes than at offsets, and other tensors can be live at the peak.
         size = 0 if peak is None else sum(size for _, size in peak.tensors)
         yield Comparison("the bytes of the tensors at the peak", size, memory.live_peak)
 
@@ -481,9 +483,12 @@ def _compare_profiles(plan: Plan) -> Iterator[Comparison]:
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
-    """Yield each number of the report that cannot be counted from the plan, and the range in which it must be."""
+    """Yield each number of the report that cannot be counted from the plan, and the range in which it must be.
+
+    If the totals of the report are unknown, only its profiles and its donated bytes have ranges.
+    """
     report, memory = plan.report, plan.report.memory
-    # The most that alignment adds. A setting of a plan file may have any value.
+    # The most by which alignment raises the planned bytes. A setting of a plan file may have any value.
     alignment = plan.settings.get("alignment")
     padding = 0
     if isinstance(alignment, int) and alignment > 0:
@@ -491,7 +496,7 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
     # A profile has the same tensors at other sizes, so the same padding at most.
     for profile in report.profiles:
         suffix = f" at {', '.join(map(str, profile.dims.values()))[:120]}"
-        yield from _ordered_totals(profile.memory, padding, suffix)
+        yield from _limits_of_totals(profile.memory, padding, suffix)
     if memory.inputs is not None and memory.outputs is not None:
         most = min(memory.inputs, memory.outputs)
         yield _Limit("donated bytes", lowest=0, recorded=report.donated.bytes, highest=most)
@@ -499,7 +504,7 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         return
     unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
     yield _Limit("live_peak", lowest=0, recorded=memory.live_peak, highest=unshared_peak)
-    yield from _ordered_totals(memory, padding, "")
+    yield from _limits_of_totals(memory, padding, "")
     # A runtime holds the bytes of the live peak at least. Not so at levels 0 and 1, where a view and its base
     # have a slot each: the live peak counts both, and a runtime holds their bytes once.
     least_resident = memory.live_peak if report.level == 2 else 0
@@ -531,17 +536,12 @@ def _resident_limit(
 def _level_limits(
     levels: Mapping[str, int | None], unshared_peak: int, highest: int
 ) -> Iterator[_Limit]:
-    """Yield the range of the planned bytes at each level.
+    """Yield the range of the planned bytes at each level: ``"0"``, ``"1"`` and ``"2"``; None if they are unknown.
 
-    At levels 0 and 1 a tensor reuses the whole slot of a dead tensor, of the same dtype and shape
-    or of the same dtype. At level 2 tensors have offsets, and tensors that are live at the same
-    tick can share bytes, as a view and its base. So levels 0 and 1 need ``unshared_peak`` at least,
-    and each level needs at most as much as the one below it.
-
-    Args:
-        levels: the planned bytes of the levels ``"0"``, ``"1"`` and ``"2"``; None if they are unknown.
-        unshared_peak: the most bytes live at one tick if no tensors shared bytes.
-        highest: the bytes of all tensors if none shared bytes, which no level exceeds.
+    At levels 0 and 1 a tensor reuses the whole slot of a dead tensor, of the same dtype and shape or of the same
+    dtype. So both need ``unshared_peak`` at least: the most bytes live at one tick if no tensors shared bytes. At
+    level 2 tensors have offsets, and a view and its base can share bytes. Level 0 needs at most ``highest``, the
+    bytes of all tensors if none shared bytes, and each level at most as much as the one below it.
     """
     for level in "012":
         size = levels[level]
@@ -551,11 +551,10 @@ def _level_limits(
             highest = size
 
 
-def _ordered_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:
-    """Yield the limit of the order's bound, the live peak and the planned bytes: each is at most the next known one.
+def _limits_of_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:
+    """Yield the limit of each known total: order's bound <= live peak <= planned bytes <= all tensors + padding.
 
-    The planned bytes are at most ``naive`` plus the padding for alignment. ``suffix`` is added to
-    the names.
+    ``padding`` is the most that alignment adds. ``suffix`` is added to the names.
     """
     totals = [
         ("order_bound", memory.order_bound),

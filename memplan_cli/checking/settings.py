@@ -69,18 +69,19 @@ def _compare_choices(planned: PlannedModel) -> Iterator[Comparison]:
 def _compare_target_and_loss(planned: PlannedModel) -> Iterator[Comparison]:
     """Compare the target and the loss of a report with the models.
 
-    The target is ``portable`` exactly if the planned graph is not one that ONNX Runtime optimized, which is known
-    with the original at hand. A loss is an output of a node of the main graph.
+    The target is ``portable`` exactly if the written graph is not what ONNX Runtime's optimization made of the
+    original, which is known with the original at hand. A loss is an output of a node of the main graph.
     """
     report, original = planned.plan.report, planned.original
     if original is not None:
         is_recorded_portable = report.target == "portable"
-        is_portable = not original.was_optimized
+        is_portable = not original.was_optimized  # by ONNX Runtime, before it was planned
         yield Comparison("whether the target is portable", is_recorded_portable, is_portable)
     outputs = (value for node in planned.timeline.main.nodes for value in node.outputs)
     computed_ids = {value.tensor_id for value in outputs if value is not None}
-    is_computed = report.loss in computed_ids
-    yield Comparison("loss", report.loss, report.loss if is_computed else None)
+    # If no node computes the recorded loss, None is counted, and differs from it.
+    computed_loss = report.loss if report.loss in computed_ids else None
+    yield Comparison("loss", report.loss, computed_loss)
 
 
 def _compare_budgets(planned: PlannedModel) -> Iterator[Comparison]:

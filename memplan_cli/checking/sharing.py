@@ -15,7 +15,7 @@ from memplan_cli.checking.operators import IN_PLACE_INPUTS, VIEWS
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
     from memplan_cli.checking.timeline import Node, PlacedTensor, PlannedModel, Timeline, Value
     from memplan_cli.core.results.placements import Placement
@@ -76,6 +76,29 @@ def viewed_value(value: Value) -> Value | None:
     return node.inputs[0] if node.outputs[0] is value else None
 
 
+def view_bases(timeline: Timeline, sizes: Mapping[str, Hashable]) -> Mapping[str, str]:
+    """Return, for each tensor with a size, the tensor whose bytes it shares: itself, or the base of a view.
+
+    ``sizes`` has the sizes of the tensors that may share bytes, by id. A view shares the bytes of its base if both
+    have the same size, except if a repeated subgraph has the base as an input and the view as an output.
+    """
+    bases = {name: name for name in sizes}
+    repeated = [block for node in timeline.nodes() if node.repeats for block in node.subgraphs]
+    inputs = {value.tensor_id for block in repeated for value in block.inputs}
+    outputs = {value.tensor_id for block in repeated for value in block.outputs}
+    for view in timeline.values():  # a value comes before its views
+        viewed, name = viewed_value(view), view.tensor_id
+        if viewed is None or name not in bases or viewed.tensor_id not in bases:
+            continue
+        base = bases[viewed.tensor_id]
+        # After an iteration the runtime copies the outputs into the inputs, one after the other. If the outputs
+        # were views of swapped inputs, the first copy would overwrite the source of the second.
+        is_copied = name in outputs and base in inputs
+        if not is_copied and sizes[viewed.tensor_id] == sizes[name]:
+            bases[name] = base
+    return bases
+
+
 def _view_sources(timeline: Timeline) -> Mapping[int, Value]:
     """Return the value at the start of each view's chain of views, by the ``id`` of the view."""
     sources: dict[int, Value] = {}
@@ -96,7 +119,7 @@ def _check_overwrites(
     Args:
         tensors: the tensors that share the bytes of the buffer.
         view_sources: the value at the start of each view's chain of views, by ``id`` of the view.
-        buffers: the buffer of each value that shares bytes, in all buffers, by ``id`` of the value.
+        buffers: the name of the buffer of each value that shares bytes, by ``id`` of the value.
     """
     live_tensors: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
@@ -123,12 +146,13 @@ def _is_view_or_in_place(
     """Return whether a tensor may have the bytes of one that is live when it is written.
 
     Both are views of one value, or the producer of the tensor is the last to read the other one, and may
-    overwrite it. In both cases the tensor has all bytes of the other one. Arguments as `_check_overwrites`.
+    overwrite it. In both cases the tensor has all bytes of the other one. ``view_sources`` has the value at the
+    start of each view's chain of views, and ``buffers`` the buffer of each value, by ``id`` of the view or value.
     """
     (row, value), (other_row, other_value) = tensor, other
     if size_of(row.shape, row.dtype) != size_of(other_row.shape, other_row.dtype):
         return False
-    source = view_sources.get(id(value), value)
+    source = view_sources.get(id(value), value)  # a value that is no view is its own source
     if source is view_sources.get(id(other_value), other_value):
         return True
     is_last_read = other_value.end - 1 == value.first

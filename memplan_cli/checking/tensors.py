@@ -165,10 +165,11 @@ def _excluded_tensors(planned: PlannedModel) -> Mapping[str, Sequence[str]]:
 
 
 def check_layout(plan: Plan) -> Iterator[str]:
-    """Yield a message for each tensor off the alignment, in no arena, or in a slot that it may not share.
+    """Yield a message for each error in the places of a plan's tensors.
 
-    Also for each arena of a wrong height, and for the first two tensors of each arena that overlap in time and
-    memory.
+    - A tensor is off the alignment, or in a slot that it may not share.
+    - An arena has a wrong height, or two of its tensors overlap in time and memory: the first two are named.
+    - An arena of tensors does not exist: the first of its tensors is named.
     """
     by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
     for storage in tensor_storages(plan.tensors):

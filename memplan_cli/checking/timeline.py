@@ -56,7 +56,6 @@ class Value:
         first: tick of the first use, -1 if there is no use yet.
         end: tick after the last use.
         producer: the node with this output; None for inputs and initializers.
-        is_block_input_or_output: such a value is not released by a node of its block.
         depends_on_control_flow: the value is in a subgraph or computed from the output of a node
             with subgraphs, so its shape can differ from run to run.
         tensor_id: ``block path/name``, as in a plan; the name alone in the main graph.
@@ -68,7 +67,6 @@ class Value:
     first: int = -1
     end: int = 0
     producer: Node | None = None
-    is_block_input_or_output: bool = False
     depends_on_control_flow: bool = False
     tensor_id: str = ""
 
@@ -242,7 +240,6 @@ def build_timeline(graph: GraphProto, exposed: Collection[str] = ()) -> Timeline
     main.outputs = [value for value in main.outputs if value.name not in exposed]
     for value in main.outputs:
         value.extend_to(last_tick)
-        value.is_block_input_or_output = True
     return timeline
 
 
@@ -268,7 +265,6 @@ def _add_block_inputs(block: Block, timeline: Timeline) -> None:
         if is_main and proto.name in block.values:
             continue  # an initializer that the file lists among the inputs too
         value = _define(block, proto.name, kind, timeline)
-        value.is_block_input_or_output = True
         value.extend_to(0 if block.parent is None else block.parent.start)
         block.inputs.append(value)
 
@@ -331,8 +327,8 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
 def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -> Value | None:
     """Add an output of a node to its block and return it, or None if the output is omitted.
 
-    Its live range is the node's last tick, until readers extend it. Besides values in subgraphs, an output
-    depends on control flow if its node has subgraphs or an input that does. The node's inputs are known.
+    Its live range is the node's last tick alone, until readers extend it. An output depends on control flow if
+    its node is in a subgraph (set by `_define`), has subgraphs, or has an input that depends on control flow.
     """
     if not name:
         return None
@@ -364,8 +360,6 @@ def _extend_subgraph_outputs(node: Node) -> None:
     for subgraph in node.subgraphs:
         for value in subgraph.outputs:
             value.extend_to(node.last)
-            if value.block is subgraph:  # not a value of an outer block
-                value.is_block_input_or_output = True
 
 
 def _extend_over_repeats(node: Node) -> None:

@@ -157,22 +157,22 @@ def unknown_sizes_hint(plan: Plan) -> str:
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     """Yield the options that can make unknown sizes known.
 
-    - Those that bind the dims of inputs: if the user has not bound all of them, and one has no value or is
-      undeclared, or sizes are in symbols because no run was allowed.
-    - The one that allows a run: if none was allowed, and sizes can depend on data.
+    First those that bind the inputs whose dims the user has not all bound, in each of three cases: a dim of these
+    inputs has no value; such a dim is undeclared; sizes are in symbols, and no run was allowed. Then, if no run
+    was allowed and sizes can depend on data, the option that allows a run.
     """
     report, unbound_inputs = plan.report, free_inputs(plan.report)
     values = {name: dim.value for name, dim in report.bindings.items()}  # also assumed ones
-    symbols_in_inputs = {symbol for item in unbound_inputs for symbol in item.symbols}
+    unbound_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
     symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
     may_run = plan.settings.get("run", True)
     if unbound_inputs:
-        has_unknown_symbol = not symbols_in_inputs <= values.keys()
+        has_unknown_symbol = not unbound_symbols <= values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
         has_symbolic_size = bool(symbols_in_sizes) and not may_run
         if has_unknown_symbol or has_undeclared_dim or has_symbolic_size:
             yield binding_options(unbound_inputs, values)
-    # A symbol that no input has stands for a number that only data tells, which a run observes.
-    depends_on_data = report.partial or not symbols_in_sizes <= symbols_in_inputs
+    # Sizes have no symbols that the user bound. One that no input has is a number that only a run tells.
+    depends_on_data = report.partial or not symbols_in_sizes <= unbound_symbols
     if depends_on_data and not may_run:
         yield RUN_OPTION

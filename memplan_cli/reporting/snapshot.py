@@ -255,7 +255,7 @@ def metrics_of(report: Report) -> dict[str, int]:
         elif group == "levels":
             size = report.levels.get(key)
         elif group in records:
-            # The metric says that ``held`` of predicted peaks is without weights.
+            # The field ``held`` of predicted peaks excludes weights, and its metric has a name that says so.
             field_name = "held" if key == "held_without_weights" else key
             size = getattr(records[group], field_name, None)
         else:  # the group is ``process``, see below
@@ -263,9 +263,10 @@ def metrics_of(report: Report) -> dict[str, int]:
         if size is not None:
             metrics[name] = size
     predicted_process = predicted.process if predicted else None
-    # Without a run the bytes of the process are predicted.
-    process = (observed.process if observed else None) or predicted_process
+    observed_process = observed.process if observed else None
+    process = observed_process or predicted_process
     if process:
+        # What an observed process lacks is taken from the predicted one.
         metrics |= process_metrics(report.memory, process, predicted_process)
     return metrics
 
@@ -275,15 +276,16 @@ def process_metrics(
 ) -> dict[str, int]:
     """Return the metrics of a process that runs a model with this memory of inputs and outputs.
 
-    ``process.total`` is the whole process at its highest. The others are bytes beyond a process that has
-    only imported the runtime; ``process.kept`` are those of the outputs that its caller keeps. A measured
-    ``process`` does not tell them, so they come from the ``predicted`` one.
+    - ``process.load``, ``run``, ``private`` and ``file`` are those of ``process``.
+    - ``process.kept``: the bytes of the outputs that its caller keeps. A measured process does not have them, so
+      they come from the ``predicted`` one.
+    - ``process.total``: the interpreter with the imported runtime, and the bytes of ``run``, inputs and ``kept``.
     """
     names = ("load", "run", "private", "file")
-    beyond = {f"process.{name}": getattr(process, name) for name in names}
+    own_metrics = {f"process.{name}": getattr(process, name) for name in names}
     kept = kept_bytes(memory.outputs, process, predicted)
     total = whole_process(process, memory.inputs, kept)
-    return {"process.total": total, **beyond, "process.kept": kept}
+    return {"process.total": total, **own_metrics, "process.kept": kept}
 
 
 def known_share(coverage: float) -> str:
@@ -332,9 +334,7 @@ def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, Ten
         if tensor.arena not in fixed_arenas:
             continue
         made_by, read_by = nodes.get(tensor.first, ""), nodes.get(tensor.last - 1, "")
-        if (
-            tensor.pinned
-        ):  # live for the whole run: the nodes at its start and end need not use it
+        if tensor.pinned:  # for the whole run: the nodes at its start and end need not use it
             made_by, read_by = "", f"the end of the run ({tensor.pinned})"
         at_peak, steps = bytes_at_peak.get(tensor.id, 0), tensor.last - tensor.first
         facts[tensor.id] = TensorFacts(tensor.bytes, steps, made_by, read_by, at_peak)

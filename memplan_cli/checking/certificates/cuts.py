@@ -91,11 +91,13 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 
 
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
-    """Return the least bytes that a cut proves for the step of its group, in every order that it assumes.
+    """Return the bytes that the step of the group ``cut.node`` needs at least, as a cut proves.
 
-    In any order the group overwrites at most one of its ``replaceable`` tensors. For each of them the cut has a
-    *dual*: a lower bound for the orders in which the group overwrites this tensor or none. Every order is one of
-    these cases, so the least of the bounds is returned. A group that can overwrite nothing has one dual, for None.
+    The proof is for the orders in which the group ``cut.before`` runs before this group, or ``cut.after`` after
+    it; for all orders if both are None. In each of them the group overwrites at most one of its ``replaceable``
+    tensors. For each of these tensors the cut has a *dual*: numbers from which a lower bound is calculated for the
+    orders in which the group overwrites this tensor or none. So the least of the bounds holds in all the orders.
+    A group that can overwrite nothing has one dual, for None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -111,7 +113,7 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         set(replaced) == expected and len(replaced) == len(expected),
         f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
-    # The groups that run before the step in every order, and those that run before it in none.
+    # Of all orders with the cut's assumption: the groups that run before the step in each, or in none.
     decided = _decided_groups(graph, cut)
     return min(
         _Step(graph, cut.node, decided, tensor).least_bytes(dual, tensors)
@@ -227,12 +229,13 @@ class _Step:
     def _checked_shares(
         self, dual: Dual, tensors: Sequence[str]
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield the shares of a dual: the tensor, the reader that needs it, and the bytes.
+        """Check the shares of a dual, and yield the tensor, the reader and the bytes of each.
 
-        A share counts if its tensor is produced before the step and its reader does not run before the step.
+        A share assigns a part of a tensor's bytes to one reader. In every order in which the tensor is produced
+        before the step of the dual, and the reader has not run before the step, the tensor must be live at it.
 
         Raises:
-            ProofError: a reader may not need its share, or a tensor's shares are more than its bytes.
+            ProofError: the tensor of a share may have ended, or a tensor's shares are more than its bytes.
         """
         total_shares: defaultdict[str, int] = defaultdict(int)  # by tensor
         for index, reader, share in dual.shares:
@@ -258,17 +261,20 @@ class _Step:
         return certain
 
     def _shareable_bytes(self, tensor: str) -> int:
-        """Return the bytes of a tensor that the step needs in some orders only: a dual divides them among readers.
+        """Return the most bytes that all shares of a tensor may have together.
+
+        A share is a part of a tensor's bytes, assigned to one of its readers. The lower bound of the step adds a
+        share in some orders only, which depend on the reader.
 
         Raises:
-            ProofError: the step needs them in every order, so that `_certain_bytes` has them already.
+            ProofError: the step needs the tensor in every order: `_certain_bytes` has added its bytes already.
         """
         if tensor == self.replaced:
-            # The group writes its output over this tensor, which saves the bytes of the output. In orders in which
-            # another reader runs later it cannot, and the step needs these bytes.
+            # The group can write its output over this tensor, which saves the bytes of the output, unless another
+            # reader runs later. Only these bytes depend on the order.
             limit = self.graph.groups[self.group].saved_bytes
             is_certain = self._is_read_later(tensor)
-        else:  # needed in orders in which the tensor is live before the step
+        else:
             limit = self.graph.sizes[tensor]
             is_certain = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
@@ -276,10 +282,11 @@ class _Step:
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a tensor cannot end before the step in an order in which ``reader`` has not run before it.
+        """Check that a share of a tensor's bytes may be assigned to a reader.
 
-        So ``reader`` must read the tensor. Or ``reader`` is the group of the step, which never runs before it:
-        then one of the tensor's readers must run at the step or later in every order.
+        While ``reader`` has not run, the tensor must not end. This is so if ``reader`` reads the tensor. The group
+        of the step need not read the tensor: a share of this group counts in every order, so that in every order
+        some reader of the tensor must run at the step or later.
 
         Raises:
             ProofError: with the reason.
@@ -289,8 +296,8 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if tensor == self.replaced:
-            readers -= {self.group}  # which overwrites these bytes: only others need them
+        if tensor == self.replaced:  # the group overwrites the bytes, which only others need
+            readers = readers - {self.group}
         if reader == self.group:
             require(
                 any(map(self._is_never_before, readers)),

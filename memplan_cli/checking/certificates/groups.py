@@ -109,15 +109,15 @@ def block_groups(
 ) -> GroupGraph:
     """Return the nodes of a block, each as a group of its own, with its tensors and its constraints.
 
-    If the block is a subgraph, its inputs are left out: they are live for the whole node around it, and
-    count there. ``subgraph_bytes`` are the proven bounds of subgraphs by path: the bytes that each
-    needs in any order of its nodes.
+    The tensors are the outputs of nodes: the inputs of a subgraph count at the node around it. ``subgraph_bytes``
+    are the proven bounds of subgraphs by path: the bytes that each needs in any order of its nodes.
     """
     groups = {node.index: NodeGroup() for node in block.nodes}
     pinned_bytes = 0
+    # A bound of a subgraph is added to the bound of the main graph, which includes the pinned bytes.
     if block.parent is None:
         pinned_bytes = sum(t.bytes for t in planned.tensors.values() if t.row.pinned)
-    graph = GroupGraph(groups, {}, {}, pinned_bytes)
+    graph = GroupGraph(groups, sizes={}, users={}, pinned_bytes=pinned_bytes)
     view_bases = planned.view_bases
     outputs = {
         view_bases[value.tensor_id] for value in block.outputs if value.tensor_id in view_bases
@@ -172,9 +172,7 @@ def _allocated_bytes(
         return 0
     output_bytes = graph.produced_bytes(node.index)
     bounds = [subgraph_bytes[s.path] for s in node.subgraphs if s.path in subgraph_bytes]
-    if (
-        not bounds
-    ):  # no subgraphs, or none with a proof: the outputs alone are a lower bound too
+    if not bounds:  # the outputs alone are a lower bound too
         return output_bytes
     inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
     input_bytes = sum(planned.own_bytes(value.tensor_id) for value in inputs)
@@ -288,6 +286,9 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
 def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
     """Fuse pairs of groups of a graph, one after the other. The graph is changed.
 
+    By its rule, *late* or *early*, some order with the lowest peak runs both groups together. The check of the rule
+    returns the ``need`` and ``replaceable`` of the fused group: what it allocates, and what it may write over.
+
     Raises:
         ProofError: the rule of a fusion does not hold.
     """
@@ -356,11 +357,11 @@ def _check_early_rule(
     - the steps that ``node`` moves before hold no more: ``node`` produces no more than the inner tensors free.
 
     For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that its own step frees. ``node`` needs
-    and produces 4: 4 + 4 <= 9, and 4 <= 4. A saving of ``into`` lowers its own step, and that of ``node`` too,
-    because the tensor that it writes over is gone.
+    and produces 4: 4 + 4 <= 9, and 4 <= 4. If ``into`` writes over a tensor, both steps need less by its saving:
+    the tensor is no longer live at the step of ``node``.
 
-    Return ``need`` and ``replaceable`` of the fused group: those of ``into``, whose step is the higher one.
-    ``title`` names the fusion in errors.
+    Return the ``need`` of ``into``, whose step is the higher one, and the ``replaceable`` of ``into`` without
+    the tensors that ``node`` uses too. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
@@ -373,7 +374,7 @@ def _check_early_rule(
     require(need_of_second_step <= target.need, f"{title}: its step needs more")
     freed_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= freed_bytes, f"{title}: it leaves more live")
-    # Tensors that ``node`` uses too do not end at ``into``.
+    # Tensors that ``node`` uses do not end at ``into``, which can therefore not write over them.
     return target.need, target.replaceable - group.used
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.operators import IN_PLACE_INPUTS
 from memplan_cli.checking.order import has_valid_path, subgraphs_of, unique_names
-from memplan_cli.checking.sharing import viewed_value
+from memplan_cli.checking.sharing import view_bases
 from memplan_cli.checking.timeline import (
     ValueKind,
     build_timeline,
@@ -112,13 +112,15 @@ def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
     """
     timeline = _planned_timeline(plan, model)
     tensors = _sized_tensors(timeline, plan, model)
+    # Pinned tensors have no view base: `block_groups` counts their bytes at every step.
+    sizes = {
+        name: tensor.size for name, tensor in tensors.items() if tensor.row.pinned is None
+    }
     if plan.report.level == 2:
-        view_bases = _view_bases(timeline, tensors)
-        return PlannedGraph(plan, timeline, tensors, view_bases, IN_PLACE_INPUTS)
-    # Below level 2 each tensor is its own view base, and none is written over another. Pinned tensors
-    # have no view base: `block_groups` counts their bytes at every step.
-    view_bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
-    return PlannedGraph(plan, timeline, tensors, view_bases, {})
+        bases = view_bases(timeline, sizes)
+        return PlannedGraph(plan, timeline, tensors, bases, IN_PLACE_INPUTS)
+    # Below level 2 each tensor is its own view base, and none is written over another.
+    return PlannedGraph(plan, timeline, tensors, {name: name for name in sizes}, {})
 
 
 def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
@@ -283,29 +285,3 @@ def _checked_size(row: Placement, unit: str, value: Value, model: CertifiedModel
         f"{name} has {size} bytes in the model, and {row.bytes}*{unit} in the plan",
     )
     return size
-
-
-def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:
-    """Return, for each tensor that is not pinned, the tensor whose bytes it has.
-
-    A view has those of its base, if both have one size and the base is not pinned. Any other tensor has
-    bytes of its own. So has an output of a repeated subgraph that is a view of an input: before the next
-    iteration, the runtime copies the outputs into the inputs, one after the other, and if outputs were
-    views of swapped inputs, the first copy would overwrite the source of the second. Plans are made by
-    this rule too.
-    """
-    bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
-    repeated = [
-        subgraph for node in timeline.nodes() if node.repeats for subgraph in node.subgraphs
-    ]
-    inputs = {value.tensor_id for subgraph in repeated for value in subgraph.inputs}
-    outputs = {value.tensor_id for subgraph in repeated for value in subgraph.outputs}
-    for view in timeline.values():  # a value comes before its views
-        viewed = viewed_value(view)
-        if viewed is None or view.tensor_id not in bases or viewed.tensor_id not in bases:
-            continue
-        base = bases[viewed.tensor_id]
-        is_copied = view.tensor_id in outputs and base in inputs
-        if not is_copied and tensors[viewed.tensor_id].size == tensors[view.tensor_id].size:
-            bases[view.tensor_id] = base
-    return bases

@@ -1,18 +1,11 @@
 """Proofs by exhausted search: all states below a bound, and none in which every group has run.
 
-A *state* is the set of groups that have not run yet, and the bytes live after the others. A *move*
-of a state runs some of its groups one after the other and leads to another state; each of its steps
-needs less than ``bound`` bytes. Steps, needs and savings are those of `groups`.
-
-The moves of a state are complete if there is one for every group that can run next below the bound.
-Then every order that stays below the bound can be changed, without a step of ``bound`` bytes, to
-one that continues from the state with one of them:
+A *state* is the set of groups that have not run yet, and the bytes live after the others. Groups are
+named by number, as in `GroupGraph.groups`. Their steps, needs and savings are those of `groups`.
 
 *Free* groups run at the end of a move, below the bound, and leave no more live than before. What a
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
 any order can run a free group as early as that.
-
-Groups are named by number, as in `GroupGraph.groups`: `Move.nodes` are numbers of groups.
 """
 
 from __future__ import annotations
@@ -48,8 +41,8 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
     - the moves of a state are complete: there is one for each group that can run next below the bound;
     - groups remain in each state.
 
-    So an order below the bound could be changed to one that goes from state to state by these moves. In the
-    end it would have run all groups, but no state has.
+    So an order below the bound could be changed, without a step of ``bound`` bytes, to one that goes from state to
+    state by these moves. In the end it would have run all groups, but no state has.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
@@ -108,7 +101,7 @@ class _OrderSimulator:
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
-        """Set ``start``: all groups, and the end of the block, have not run. Each step must be below ``bound``."""
+        """Set ``start``: no group has run. At each step of a move the live bytes must be below ``bound``."""
         self._graph, self._bound = graph, bound
         self._bits = {number: 1 << index for index, number in enumerate(graph.groups)}
         # The end of the block has a bit too, as a user of the block's outputs. It never runs.
@@ -177,11 +170,11 @@ class _OrderSimulator:
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
         """Check that a state has a move for each group that can run next below the bound.
 
-        ``nodes`` of a move is the number of one group. If no group can run next below the bound, a state may have
-        no moves. ``title`` names the state in errors.
+        Each of these moves runs one group before its free groups: ``move.nodes`` has the number of this group. If
+        no group can run next below the bound, a state may have no moves. ``title`` names the state in errors.
 
         Raises:
-            ProofError: a group has no move, or the ``nodes`` of a move are not one group.
+            ProofError: a group has no move, or ``move.nodes`` has not one number.
         """
         require(
             all(len(move.nodes) == 1 for move in moves),

@@ -42,9 +42,9 @@ _SYMBOLIC = "sizes of the plan depend on symbols, and orders have no one peak"
 def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> CertificateVerdict:
     """Return the verdicts on all bounds of a plan: of its order by a certificate, of the rest by counting.
 
-    The nodes of the model's graph are moved into the plan's order. There is a single verdict if the plan is not
-    one of this model (refused), if a size is unknown (not checked), or if the certificate names another plan or
-    model by its digests (refused). The caller has compared the digests of plan and model.
+    ``model.graph`` is changed: its nodes are moved into the plan's order. That it has the digest ``plan.graph_sha256``
+    is not checked here. There is a single verdict if a size is unknown (not checked), if the nodes or tensors do
+    not fit the plan (refused), or if the certificate names another plan or model by its digests (refused).
     """
     try:
         planned = planned_graph(plan, model)

@@ -295,16 +295,16 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
         message = f"totals are partial: {known_share(snapshot.coverage)}"
         results.append(Result(Finding.PARTIAL, message))
     # If nothing is checked, the verdict lists the metrics that --update-baseline would record.
-    listed = checked or known_metrics(snapshot, rules)
+    listed = checked or metrics_to_record(snapshot, rules)
     return Verdict(snapshot, checked=listed, results=tuple(results), difference=difference)
 
 
-def known_metrics(
+def metrics_to_record(
     snapshot: Snapshot, rules: Rules, earlier: Snapshot | None = None
 ) -> tuple[str, ...]:
-    """Return the metrics to record as checked: those of the rules, of the entry so far, or the default.
+    """Return the metrics to record as checked: those of the rules, else of the entry so far, else the default.
 
-    Of the default metrics, unknown ones are left out: a process cannot always be predicted.
+    Only of the default metrics are unknown ones left out: a process cannot always be predicted.
     """
     if rules.metrics:
         return rules.metrics
@@ -320,15 +320,18 @@ _UNLIKE = ("sizes", "level", "target", "phase", "runtime")
 def _refuse_unlike(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
     """Refuse a model's entry in the baseline that was made under conditions that do not compare.
 
+    A runtime with another provider is accepted, because predictions have no provider. A runtime with another
+    name or version is accepted only if the rules allow it.
+
     Raises:
         PlanError: there is such a condition.
     """
     for condition in changed_conditions(earlier, snapshot):
         if condition.name not in _UNLIKE or "unknown" in (condition.before, condition.after):
             continue
-        # A runtime with another provider alone is the same: only runs record a provider.
-        is_allowed = rules.allow_version_change or not is_other_version(condition)
-        if condition.name == "runtime" and is_allowed:
+        if condition.name == "runtime" and (
+            rules.allow_version_change or not is_other_version(condition)
+        ):
             continue
         raise PlanError(
             f"{snapshot.model}: the baseline was made with {condition.name} {condition.before}, "

@@ -193,15 +193,16 @@ def why_peak(plan: Plan) -> PeakExplanation:
 def _live_buffer(
     occupancy: Occupancy, tick: int, nodes: Mapping[int, str], peak_without: int
 ) -> LiveBuffer:
-    """Return the buffer of an occupancy, named after its newest tensor that is live at ``tick``.
+    """Return the buffer of an occupancy: a range of bytes, used by a tensor and its aliases.
 
-    Its bytes and steps of waiting are those of the whole occupancy, its producer and last reader those of
-    the tensor. ``peak_without`` is the peak without this buffer at the steps of waiting.
+    Its name, producer and last reader are those of the newest tensor that is live at ``tick``, or of the first
+    tensor if none is. It waits at the steps between the first producer and the last reader of all its tensors;
+    ``peak_without`` is the peak without the buffer at these steps.
     """
     tensor = max(
         (member for member in occupancy.members if member.first <= tick < member.last),
         key=lambda member: (member.first, member.id),
-        default=occupancy.tensor,  # the tick lies between the lifetimes of two members
+        default=occupancy.tensor,
     )
     pinned = tensor.pinned
     return LiveBuffer(
@@ -209,8 +210,7 @@ def _live_buffer(
         bytes=occupancy.bytes,
         made_by=f"whole run: {pinned}" if pinned else nodes.get(tensor.first, ""),
         read_by="" if pinned else nodes.get(tensor.last - 1, ""),
-        # The steps between that of the producer, ``first``, and that of the last reader, ``last - 1``.
-        waits=max(occupancy.last - occupancy.first - 2, 0),
+        waits=max(occupancy.last - occupancy.first - 2, 0),  # ``last`` is exclusive
         peak_without=peak_without,
     )
 
@@ -235,8 +235,9 @@ def _peaks_without(
         at_first = bisect_right(ticks, buffer.first) - 1
         at_last = bisect_right(ticks, buffer.last - 1) - 1
         unlowered_peak = max(highest_until[at_first], highest_from[at_last])
-        # If the peak is at a lowered tick, this is the highest of those; if not, the other term is the peak.
-        yield max(unlowered_peak, peak - buffer.bytes)
+        # The highest of the lowered ticks, if the peak is at one of them. If not, ``unlowered_peak`` is the peak.
+        lowered_peak = peak - buffer.bytes
+        yield max(unlowered_peak, lowered_peak)
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

@@ -34,38 +34,41 @@ _FIGURES = ("naive", "planned", "total")
 def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     """Return the data of a plan's page, under the keys that its script reads.
 
+    - ``arenas``: units, products of symbols such as ``batch*seq``, and heights in them; ``units``: the units again,
+      as `evaluable` expressions.
+    - ``symbols``: of all expressions, none if all sizes are fixed; ``figures``: the expressions of `_FIGURES`.
+    - ``coverage``: the share of the intermediates whose size is known.
+    - ``ticks``: their number; ``nodes``: the label of the node at each tick; ``types``: the op types; ``type``: the
+      index of one for each tick, empty without a model.
+    - ``regions``: chunked regions, with an inclusive last tick.
+    - ``given``: the bytes of weights, inputs and the like, by category.
+
     ``facts`` are op types and categories from the model; None: the model is not at hand.
     """
     facts = facts or GraphFacts()
-    # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``.
-    ticks = max((tensor.last for tensor in plan.tensors), default=0)
+    ticks = max((tensor.last for tensor in plan.tensors), default=0)  # ``last`` is exclusive
     labels = nodes_at(plan)
     # A tensor that is live until the end of the run may last to a tick at which no node runs.
     nodes = [labels.get(tick, "") for tick in range(ticks)]
     chunked_regions = regions(plan)
     symbols = _symbol_indices(plan)
-    type_indices = _indices(facts.type_of(node) for node in nodes)
+    types = [facts.type_of(node) for node in nodes]
+    type_indices = _indices(types)
     return {
-        # An entry for each arena; `evaluable` describes the form of an expression.
         "arenas": [{"unit": printable_name(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
-        # The symbols of these expressions, and those of the cards; none if all sizes are fixed.
         "symbols": [_symbol(plan, name) for name in symbols],
         "figures": _figure_expressions(plan, symbols) if symbols else {},
         "coverage": plan.report.coverage,
-        # For each tick the label of its node (``nodes``), and an index into the op types ``types`` (``type``).
         "ticks": ticks,
         "nodes": [printable_name(node) for node in nodes],
         "types": [printable_name(op_type) for op_type in type_indices],
-        "type": [type_indices[facts.type_of(node)] for node in nodes]
-        if facts.has_model
-        else [],
-        # Chunked regions, from the first tick to the last one, inclusive.
+        "type": [type_indices[name] for name in types] if facts.has_model else [],
         "regions": [
             {"label": printable_name(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
         ],
-        "given": _bytes_beside(plan, facts),  # of weights, inputs and the like
+        "given": _bytes_beside(plan, facts),
         **_tensor_columns(plan, facts, chunked_regions),
     }
 

@@ -125,9 +125,9 @@ def element_alignment(plan: Plan) -> int:
 def tflm(plan: Plan) -> str:
     """Return TFLite Micro's ``OfflineMemoryAllocation`` metadata as a JSON object on one line.
 
-    ``words`` are the int32 words of the metadata: version, subgraph, count, then one offset for
-    each name in ``tensors``. The offset -1 leaves a tensor, which the plan does not place, to the
-    runtime.
+    ``words`` are the int32 words of the metadata: version, subgraph, count, then one offset for each name in
+    ``tensors``. The offset -1 leaves a tensor, which the plan does not place, to the runtime. TFLite wants the
+    offsets in the order of its own tensors: whoever converts the model puts them into it, by the names.
 
     Raises:
         PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
@@ -147,7 +147,7 @@ def tflm(plan: Plan) -> str:
     data = {
         "metadata": "OfflineMemoryAllocation",
         "words": [_TFLM_VERSION, _TFLM_SUBGRAPH, len(offsets), *offsets],
-        "tensors": names,  # as in the model
+        "tensors": names,
     }
     return json.dumps(data, ensure_ascii=True) + "\n"
 

@@ -248,15 +248,15 @@ def reason_for_no_saving(report: Report) -> str:
 
 
 def origin_of_saving(report: Report) -> str:
-    """Return what saves memory in a portable file whose plan needs as much as the order of the original.
+    """Return a sentence on what makes the process smaller, if the order of the nodes does not.
 
-    Empty if the plan needs other or unknown bytes, for another target than portable (whose graph was optimized
-    too), if nothing is saved, and if the memory of the process was neither measured nor predicted.
+    Empty unless the process is smaller, the graph is that of the file (for a target its optimization can save
+    memory too), and the planned bytes are known and equal to those of the original order.
     """
-    is_saved = _comparison(report) is not None and not reason_for_no_saving(report)
-    if not is_saved or report.target != "portable":
-        return ""
-    if report.memory.planned is None or report.memory.planned != report.original_planned:
+    planned = report.memory.planned
+    is_smaller = _comparison(report) is not None and not reason_for_no_saving(report)
+    has_equal_plan = planned is not None and planned == report.original_planned
+    if not is_smaller or report.target != "portable" or not has_equal_plan:
         return ""
     moved = " and weights in a file of their own" if report.external_weights.file else ""
     return f"Session settings{moved} save this, not another order of the nodes."
@@ -370,11 +370,11 @@ _LONGEST_NUMBER = 24
 def figure_blocks(figures: Sequence[Figure]) -> Iterator[doc.Block]:
     """Yield a table with a row for each figure, and their definitions.
 
-    The level that was planned is marked. Savings and certainties have no column if no figure
-    has any.
+    The level that was planned is marked. Savings and certainties have no column if no figure has any. Values
+    are aligned to the right, except if one is an expression in symbols: by its length, it is no number.
     """
     has_expression = any(len(figure.value) > _LONGEST_NUMBER for figure in figures)
-    cells_by_title = {
+    cells_by_title = {  # ``>`` aligns a column to the right
         "": [f"{fig.name}, as planned" if fig.chosen else fig.name for fig in figures],
         "size" if has_expression else ">size": [figure.value for figure in figures],
         ">saved": [figure.saved for figure in figures],

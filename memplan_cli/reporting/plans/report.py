@@ -115,14 +115,14 @@ def answer_document(
 ) -> doc.Document:
     """Return the short answer: what a plan needs, what was checked, and the next step, without definitions.
 
-    Each of the features' ``sections`` is asked for no rows of details. Of its blocks, charts, the tables that are
-    left and paragraphs that are not soft are shown. ``more`` blocks precede the next step.
+    Of each feature's section its charts, its tables and its paragraphs that are not soft are shown. A table of
+    details is left out: the section yields no table for 0 rows. ``more`` blocks precede the next step.
     """
     invocation = invocation or Invocation()
     feature_blocks = (
         block
         for section in sections
-        for block in section(plan.report, 0)  # rows of details
+        for block in section(plan.report, 0)  # 0 rows of details
         if isinstance(block, doc.Chart | doc.Table)
         or (isinstance(block, doc.Paragraph) and block.tone != "soft")
     )
@@ -277,7 +277,7 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         elif hint := unknown_sizes_hint(plan):
             yield doc.Paragraph(f"Next: {hint}.")
     elif report.validation is not None:
-        # Only `optimize` validates. It wrote the model, because no attempt is left.
+        # Only `optimize` validates, and it wrote a model. A plan file may be read without this model beside it.
         path = json.dumps(invocation.written or "PATH")
         yield doc.NextStep("Run it", f"session = memplan.load({path})", "python")
         yield doc.Paragraph(_PLAIN_SESSION)

@@ -90,24 +90,23 @@ def size_blocks(plan: Plan) -> Iterator[doc.Block]:
 
 
 def _bounds_blocks(plan: Plan, settings_scope: str) -> Iterator[doc.Block]:
-    """Yield the sizes within bounds that the model was run at, and those that its settings are for.
+    """Yield the size within bounds that the model was run at, and the sizes that its runtime settings are for.
 
-    ``settings_scope`` is `ALL_SIZES` or `ONE_SIZE`; or empty, if no settings for bounds were searched. A report
-    with `ONE_SIZE` has a warning that tells why. Without bounds there are neither sizes within them nor a scope.
+    ``settings_scope`` is `ALL_SIZES` or `ONE_SIZE`; empty if dims have no bounds, or no settings were searched.
     """
     bounds, bindings = bounds_of(plan), plan.report.bindings
-    in_run = {n: dim.value for n, dim in bindings.items() if dim.source == "bounds"}
-    if in_run:
-        is_largest = all(value == bounds[name].high for name, value in in_run.items())
+    size_of_run = {n: dim.value for n, dim in bindings.items() if dim.source == "bounds"}
+    if size_of_run:
+        is_largest = all(value == bounds[name].high for name, value in size_of_run.items())
         which = "the largest size" if is_largest else "not the largest size"
         yield doc.Paragraph(
-            f"Process and times: at {dims_summary(in_run)}, {which} within the bounds."
+            f"Process and times: at {dims_summary(size_of_run)}, {which} within the bounds."
         )
-    if settings_scope == ALL_SIZES:  # they were chosen after the run
-        more = "the process was measured with those for one size"
-        yield doc.Paragraph(f"Settings: for {ALL_SIZES}; {more}.")
-    elif settings_scope:
-        yield doc.Paragraph(f"Settings: for {settings_scope}; the warnings tell why.")
+    if settings_scope:
+        note = "the warnings tell why"
+        if settings_scope == ALL_SIZES:  # these settings are chosen after the measurement
+            note = "the process was measured with those for one size"
+        yield doc.Paragraph(f"Settings: for {settings_scope}; {note}.")
 
 
 def _memory_sections(report: Report) -> Iterator[doc.Block]:
