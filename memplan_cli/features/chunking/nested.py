@@ -33,9 +33,9 @@ _COUNT_DIVISORS = (2, 4, 6, 8)
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
     """Yield programs with the plan's regions in fewer chunks, for a search that cuts each chunk again.
 
-    For example, 96 chunks become 48, 24, 16 and 12, as the best number depends on the operators. A region of
-    at most `_MAX_CHEAP_CHUNKS` chunks keeps them: these add little work. Programs that cannot be written are
-    left out. All vars but those of chunks are ``kept_vars``, so the next search cuts chunks only.
+    For example, 96 chunks become 48, 24, 16 and 12 in one program each, as the best number depends on the
+    operators. A region of at most `_MAX_CHEAP_CHUNKS` chunks keeps them: these add little work. Programs that
+    cannot be written are left out. All vars but those of chunks are ``kept_vars``: only chunks are cut again.
     """
 
     def fewer(count: int, divisor: int) -> int:

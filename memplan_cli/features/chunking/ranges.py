@@ -180,9 +180,8 @@ class _PreviousChunk(NamedTuple):
         op_work = op_cost(op, graph.program.vars).work
         op_bytes = sum(graph.bytes(var) for var in op.outputs if var)
         overlap_work = op_work * (previous_stop - start)
-        concat_work = (
-            FLOPS_PER_BYTE * 2 * op_bytes * (stop - start)
-        )  # bytes are read and written
+        moved_bytes = 2 * op_bytes  # read and written
+        concat_work = FLOPS_PER_BYTE * moved_bytes * (stop - start)
         return overlap_work > concat_work
 
     def remaining_range(self, op_index: int, needed: Range) -> Range:

@@ -167,9 +167,9 @@ def decode_written(
 ) -> DecodeComparison:
     """Run the written model's decode loop as the original's ran, and compare the outputs of both.
 
-    ``original`` tells how: ``start`` is the number of entries in the caches before the first step,
-    ``lengths`` the number of new entries of each step, and ``rules`` give the lengths of dims in a step. The
-    original's outputs are read from the loop's folder, where `decode_original` saved them.
+    ``original`` tells how that ran: with ``start`` entries in the caches before the first step, with
+    ``lengths[i]`` new entries in step i, and with ``rules`` for the lengths of dims in each step. Its outputs
+    are read from the loop's folder, where `decode_original` saved them.
     """
     # Users open a written file with `memplan_cli.load`, and the original with ONNX Runtime.
     session = replace(_session(model, loop), opened_by_memplan=True)

@@ -219,11 +219,9 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     # ``after`` are the indices of the nodes from the source to the output.
     source, after = index.trace_back(output)
     if index.is_input(source):
-        is_unchanged = index.keeps_axes(after, index.ranks[source]) and not index.has_cast(
-            after
-        )
+        keeps_axes = index.keeps_axes(after, index.ranks[source])
         # Without a path, input and output are one name: there is no second tensor to save.
-        if after and is_unchanged:
+        if after and keeps_axes and not index.has_cast(after):
             return CacheMatch(source, output, axis=0, form="constant", after=after)
         return None
     node = index.producer_of(source)
@@ -248,9 +246,8 @@ def _concatenated_cache(
     input, if nothing is appended, or if the model is invalid. The result is a `KeptCache` if the operand is
     a Gather or Slice of the past, or if past and present cannot be one buffer (`_in_place_or_kept`).
     """
-    past, before = index.trace_back(
-        concat.input[0]
-    )  # ``before``: nodes from the past to the Concat
+    # ``before`` are the indices of the nodes from the past to the Concat.
+    past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
         producer = index.producer_of(past)
         if producer is None or operator(producer).family not in _SELECTIONS:

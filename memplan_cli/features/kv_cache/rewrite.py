@@ -199,12 +199,12 @@ class _Rewriting(GraphEditor):
         return self.add_slice(buffer, axis, (self.zero, length))
 
     def rename_present(self, cache: CacheMatch) -> str:
-        """Give the result that was the graph output of a cache a new name, and return the new name.
+        """Rename the value that was the graph output ``cache.output``, and return its new name.
 
-        The buffer becomes the graph output ``cache.output``, and needs this name. The node that made the result
-        is changed in place, and `redirected` lets the consumers of the result read the new name.
+        The buffer takes over the name ``cache.output``. The node that computes the renamed value is changed in
+        place, and `redirected` lets the consumers of this value read the new name.
         """
-        # ``cache.after`` are the nodes from the one that extends the cache to the output.
+        # ``cache.after`` are the nodes behind the one that extends the cache; the last one makes the output.
         last_node = cache.after[-1] if cache.after else cache.node
         producer = self.index.nodes[last_node]
         new_name = self.fresh(f"{cache.output}.valid")

@@ -156,9 +156,9 @@ class _Segments:
     def recomputed_at(self) -> list[set[Place]]:
         """Return for each value the places from which on ops read a new copy of it, as `write_copies` needs them.
 
-        There is at most one place, as a segment runs again once, or none. A segment runs again for the first
-        backward op that reads a dropped value of the segment. The place of this op is that of all copies: of
-        each dropped value that the backward part reads, and of those from which they have to be computed.
+        No value has more than one place, as each segment runs again only once: for the first backward op that
+        reads one of its dropped values. The place of this op is that of all copies: of each dropped value of
+        the segment that the backward part reads, and of those from which such values have to be computed.
         """
         values = self._values
         # For each segment, its dropped values, each with the place where the backward part first reads it.
