@@ -116,7 +116,7 @@ def _unused_name(name: str, taken: Collection[str]) -> str:
 
 
 def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
-    """Return the symbols of each symbolic dim of the inputs, by its text.
+    """Return the symbols of each symbolic dim of the fed tensors, by its text.
 
     A dim is one symbol, whatever its letters (``sequence-length``), unless all names in it are dims of
     inputs themselves: then it is an expression (``past+sequence``).
@@ -149,15 +149,14 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
     is the symbol ``x_dim0`` or the like (see `tensor_dims`).
     """
     is_leading: dict[str, bool] = {}
-    names_of_other_dims = names_taken(model)
-    # `symbols_of` reads ``sequence-length`` as a difference, but as the dim of a tensor it may be one name.
-    # So the dims of tensors are looked up, and only those in sequences and optionals are read by `symbols_of`.
-    symbols_by_text = input_symbols(model)
+    symbols_by_text, taken = input_symbols(model), names_taken(model)
     for value in fed_inputs(model):
         _, tensor = container_and_tensor_type(value)
-        dims = tensor_dims(value, tensor, names_of_other_dims)
+        dims = tensor_dims(value, tensor, taken)
         for axis, dim in enumerate(dims):
             is_first = axis == 0 and len(dims) > 1
+            # `input_symbols` has no dims that only sequences and optionals have. It may have ``sequence-length``
+            # as one name, which `symbols_of` reads as a difference.
             symbols = symbols_by_text.get(str(dim), symbols_of(dim))
             for symbol in sorted(symbols):  # the order of a set varies
                 is_leading[symbol] = is_first or is_leading.get(symbol, False)

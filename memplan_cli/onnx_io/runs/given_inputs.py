@@ -175,8 +175,8 @@ def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
 def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> Feed:
     """Load the data of an entry, convert it to the input's dtype and shape, and store it.
 
-    A single value fills the shape; if the input has free dims, it is stored alone and fills them in each run.
-    An entry without data gives a feed that only has a shape.
+    A single value is repeated to fill the shape. If the input has free dims, it is stored alone, and is repeated
+    in each run. A tensor without data gives a feed that only has a shape, a sequence without data an empty one.
     """
     _, tensor = container_and_tensor_type(value)
     dtype = _numpy_dtype(tensor.elem_type)
@@ -187,12 +187,12 @@ def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> 
             for array in arrays
         )
         return Feed((), files, "sequence", storage)
-    shape = _fed_shape(entry, tensor)
+    shape = _fed_shape(entry, tensor)  # None: a single value for an input with free dims
     if entry.load is None:
         return Feed(shape)
     (array,) = entry.load()
     array = _converted(array, dtype, entry.where)
-    if shape is not None:  # else a single value for free dims
+    if shape is not None:
         array = array.reshape(shape) if array.size != 1 else np.full(shape, array.reshape(()))
     return Feed(shape, (storage.save(array, entry.where),), storage=storage)
 

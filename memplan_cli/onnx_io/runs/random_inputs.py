@@ -305,20 +305,20 @@ def _derived_values(
 ) -> Iterator[tuple[str, _Origin]]:
     """Yield the values that a node derives from its input ``position``, each with its origin.
 
-    ``origin`` is that of the input: the input is a copy of a model input, or only has its sign. Copies of the
-    input, such as the result of a Reshape or an input of the node's subgraph, have the same origin. The result of
-    an Add and the like has the origin "sign". Requirements on a derived value are requirements on the input.
+    Copies of the input, such as the result of a Reshape or an input of the node's subgraph, have the origin of
+    the input, ``origin``. Results of an Add and the like have the origin "sign": they are taken for positive if
+    the input is, as if the other operands were. Other results are left out.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
-    # The other input of a Min is mostly a constant that no value exceeds, so that the result is a copy.
+    # The other input of a Min is mostly a constant that no value exceeds: the result counts as a copy.
     is_copied = position in operator(node).moves or is_converted or node.op_type == "Min"
     if is_copied:
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body. For input 0 of a Loop, the number
-    # of iterations, the body has the number of the iteration: if that must be a valid index, so must be all
-    # numbers below the number of iterations.
+    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body, at least in the first iteration. For
+    # input 0 of a Loop, the number of iterations, the body has the number of the iteration: if that must be a
+    # valid index, so must be all numbers below the number of iterations.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin
@@ -413,9 +413,9 @@ def _distribution(
 ) -> _Distribution:
     """Return a distribution that meets the requirements, or the most important of them.
 
-    The order of importance is: exact values, limits of indices, positive numbers. A single number
-    (``is_number``) that is compared with others, such as a sample rate, gets the first of them; comparisons
-    with a tensor of more elements are ignored. Positive integers are small: they may be sizes.
+    The order of importance is: exact values (``values``, ``equal``), limits of indices (``index``), ``positive``.
+    ``is_number`` says that the input is a single number, such as a sample rate; for an input of more elements
+    ``equal`` is ignored. Positive integers are small: they may be sizes.
     """
     kinds = ("values", "equal") if is_number else ("values",)
     fixed = next((each.values for each in requirements if each.kind in kinds), None)

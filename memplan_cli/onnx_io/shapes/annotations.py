@@ -56,10 +56,10 @@ def take_types(model: ModelProto, untrusted: Collection[str]) -> Annotations:
 
 
 def take_named_dims(model: ModelProto) -> Annotations:
-    """Remove the names of dims of node outputs, in place; return the original types for each graph.
+    """Remove the names of dims of node outputs, in place, so that inference infers the dims anew.
 
-    The stacked outputs of Loops keep the names: inference would give them the Loop's trip count as length, but a
-    Loop may end earlier.
+    Returns the original types of each graph. The stacked outputs of Loops keep their names: inference would take
+    the trip count for their length, but a Loop may end earlier.
     """
     annotations = []
     for graph in graphs(model.graph):

@@ -60,8 +60,9 @@ def infer(
     name_free_dims(light, taken)
     dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
-    # Then remove declared types of node outputs, or only the names in them, because inference keeps what is
-    # declared. This comes before sizes are bound: a name that is bound is a name no more.
+    # Then remove names of dims from the declared types of node outputs, because inference keeps what is declared.
+    # If nodes contradict some of these types (those of ``untrusted`` values), the others are doubtful too: whole
+    # types are removed. This comes before sizes are bound: a name that is bound is a name no more.
     if bindings.untrusted:
         removed_types = take_types(light, bindings.untrusted)
     else:

@@ -98,8 +98,7 @@ def infer_shapes(data: bytes) -> ModelProto:
 def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]:
     """Change the nodes on which inference crashes or errs, in place; return the originals.
 
-    `_change_node_for_inference` makes the changes. The keys are the index of the graph in `_with_typed_names`,
-    and the index of the node in the graph.
+    The keys are the index of the graph in `_with_typed_names`, and the index of the node in the graph.
     """
     computed = _computed_values(model)
     float_names = _float_constants(model)
@@ -113,7 +112,12 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
             # Inference of a Range of floats may return a wrong length.
             is_float_range = _is_standard(node, "Range") and node.input[0] in float_names
             original = deepcopy(node)
-            if _change_node_for_inference(node, computed, skip=crashes or is_float_range):
+            if crashes or is_float_range:
+                _hide_from_inference(node)
+                is_changed = True
+            else:
+                is_changed = _change_node_for_inference(node, computed)
+            if is_changed:
                 originals[graph_index, node_index] = original
     return originals
 
@@ -227,9 +231,12 @@ def _float_constants(model: ModelProto) -> frozenset[str]:
     )
 
 
-def _change_node_for_inference(
-    node: NodeProto, computed: Collection[str], *, skip: bool
-) -> bool:
+def _hide_from_inference(node: NodeProto) -> None:
+    """Rename a node's operator, in place, to one that inference does not know and skips."""
+    node.op_type += _UNKNOWN_OPERATOR
+
+
+def _change_node_for_inference(node: NodeProto, computed: Collection[str]) -> bool:
     """Change a node on which inference would crash or return a wrong type; return whether it was changed.
 
     For the changed node inference returns the right type, or none. The defects of ONNX are listed at the top
@@ -238,11 +245,10 @@ def _change_node_for_inference(
     Args:
         node: Changed in place.
         computed: Names of values that are not constant.
-        skip: Whether inference must skip the node, whatever its operator.
     """
     # Attention with merged heads: the types of all outputs would be wrong.
-    if skip or _has_merged_heads(node):
-        node.op_type += _UNKNOWN_OPERATOR
+    if _has_merged_heads(node):
+        _hide_from_inference(node)
     # Other Attention: only the type of the scores would be wrong, so they are omitted.
     elif _has_scores(node):
         node.output[_SCORES] = ""

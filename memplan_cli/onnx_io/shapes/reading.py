@@ -117,7 +117,8 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     """Read a program; while nodes contradict declared types, read it again without these types.
 
     A warning names the first contradiction. Values on which nodes disagree even then (``remaining``) have no
-    shape. Blocks that are never run may contradict themselves, and their values take no memory.
+    shape, or are an error if the user gave it. Blocks that are never run may contradict themselves, and their
+    values take no memory.
 
     Raises:
         SettingsError: a shape was given that the value's node contradicts.
@@ -135,7 +136,7 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:
         return loaded
-    _reject_wrong_shapes(remaining, bindings)
+    _reject_wrong_shapes(remaining, bindings)  # shapes that the user gave are in every reading
     more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
     warnings = [f"{WRONG_DECLARATIONS}: {first_found[0]}{more}"]
     program = loaded.program
@@ -205,7 +206,7 @@ def _add_dependents(block: Block, unknown: set[VarId]) -> None:
         is_dependent = not unknown.isdisjoint(op.inputs)
         for body in op.bodies:
             _add_dependents(body, unknown)
-            # An output of a subgraph that captures a value may be that value.
+            # A subgraph may return a captured value without an op, so its outputs are tested too.
             body_values = (*body.outputs, *_values_in(body))
             is_dependent = is_dependent or not unknown.isdisjoint(body_values)
         if is_dependent:

@@ -61,7 +61,7 @@ def annotated(
     notes = PlanNotes.of(program, plan)
     value_notes = ValueNotes(notes, path="")  # of the main graph
     for value in (*rest.graph.input, *rest.graph.output):
-        value.MergeFromString(value_notes.pop(value.name))
+        value.MergeFromString(value_notes.take_placement(value.name))
     return _assembled(
         rest,
         nodes=_annotated_nodes(graph, program, notes),
@@ -225,7 +225,7 @@ def _annotate_bodies(
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
         value_notes = ValueNotes(notes, block.path)
         for value in (*graph.input, *graph.output):
-            value.MergeFromString(value_notes.pop(value.name))
+            value.MergeFromString(value_notes.take_placement(value.name))
         values = b"".join(map(_value_info_field, value_notes.annotated(graph.value_info)))
         del graph.value_info[:]
         graph.MergeFromString(values)
@@ -294,7 +294,7 @@ class PlanNotes:
 class ValueNotes:
     """The placements of one block's values, each written as metadata of one declaration of its value.
 
-    First those of graph inputs and outputs are popped one by one. `annotated` then writes the others.
+    First those of graph inputs and outputs are taken one by one. `annotated` then writes the others.
     """
 
     def __init__(self, notes: PlanNotes, path: str) -> None:
@@ -303,8 +303,8 @@ class ValueNotes:
         self._is_nested = bool(path)
         self._unwritten = {row.name: row for row in notes.placements.get(path, ())}
 
-    def pop(self, name: str) -> bytes:
-        """Remove the placement of a value and return it as metadata; empty if there is none (any more)."""
+    def take_placement(self, name: str) -> bytes:
+        """Return the placement of a value, encoded as metadata; empty if there is none or it was taken before."""
         row = self._unwritten.pop(name, None)
         return b"" if row is None else _placement_entries(row)
 
@@ -312,13 +312,14 @@ class ValueNotes:
         """Yield the declared values, serialized with their placements, then the values that are not declared."""
         # Serialized fields of one message may be joined: protobuf reads them as that message.
         for value in declared:
-            yield _serialized(value) + self.pop(value.name)
+            yield _serialized(value) + self.take_placement(value.name)
 
         @cache
         def encoded_type(dtype: str, shape: tuple[int | str, ...]) -> bytes:
             return _serialized(_unnamed_value(dtype, shape, self._plan_notes))
 
         name_number = messages().ValueInfoProto.NAME_FIELD_NUMBER
+        # Placements that were not taken are of values without a declaration.
         for name, row in self._unwritten.items():
             # In a branch that is never run, memplan gives values the shape (0,), which would be a wrong one.
             if not (self._is_nested and row.shape == (0,)):

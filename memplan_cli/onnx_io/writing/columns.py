@@ -111,8 +111,9 @@ class _Product:
     def pays(self, piece_bytes: int, value_bytes: Mapping[str, int], widest: int) -> bool:
         """Whether computing the product in pieces of columns saves enough bytes for those that it costs.
 
-        While the model loads, the constant operand is in memory twice, or one piece of it. In a run, the Concat
-        of the pieces may need more memory than any step did before.
+        While the model loads, the whole constant operand is in memory twice; if it is cut, only one piece is. In
+        a run, the Concat of the pieces may need more memory than any step did before. For each byte more in a
+        run, `_SAVING_PER_WIDENING` bytes must be saved while the model loads.
 
         Args:
             piece_bytes: Size of the pieces of the operand.

@@ -89,10 +89,10 @@ def _has_room(
     value_bytes: Mapping[str, int],
     widest: int,
 ) -> bool:
-    """Return whether a node needs at most ``widest`` bytes while it runs, if ConstantOfShape nodes make some constants.
+    """Return whether a node needs at most ``widest`` bytes while it runs, after some constants are replaced.
 
-    These are the constants in ``filled_bytes``, by name. Each read of one is one more tensor in memory, beside the
-    operands and results in ``value_bytes``, which has no constants (`width`).
+    Each read of a constant in ``filled_bytes`` is replaced by a ConstantOfShape, whose result is one more tensor
+    in memory. ``value_bytes`` has the node's other operands and its results, but no constants (`width`).
     """
     added_bytes = sum(filled_bytes.get(name, 0) for name in node.input)
     is_known = node.output[0] in value_bytes  # else the result may have any size

@@ -77,7 +77,7 @@ def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str
     that was added to keep a value alive.
     """
     names = _OriginalNames(frozenset(_value_names(original)))
-    added_shapes = frozenset(_unused_reader_outputs(written)) - names.known
+    added_shapes = frozenset(_outputs_of_unread_shapes(written)) - names.known
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
         _key(node, names) for node in written.node if added_shapes.isdisjoint(node.output)
@@ -91,8 +91,8 @@ def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str
             yield f"{_label(key)} was not there"
 
 
-def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
-    """Yield the unused results of readers: Shape nodes that memplan adds to keep a value alive."""
+def _outputs_of_unread_shapes(graph: GraphProto) -> Iterator[str]:
+    """Yield the outputs, which no node reads, of the Shape nodes that memplan adds to keep a value alive."""
     outputs = [node.output[0] for node in graph.node if _has_form_of_reader(node)]
     if outputs:
         read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
@@ -238,8 +238,8 @@ def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[ob
 def _graph_key(graph: GraphProto, names: _OriginalNames) -> tuple[object, ...]:
     """Return what a subgraph computes, whatever the order of its nodes.
 
-    Copies are added to the main graph only. The subgraph may read and return results of copies, which get their
-    original names here.
+    The key of a subgraph is the same in the original and the written model. Only nodes of the main graph are
+    recomputed, but a subgraph may read and return recomputed values: their original names are in the key.
     """
     return (
         tuple(value.name for value in graph.input),

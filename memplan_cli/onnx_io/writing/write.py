@@ -78,10 +78,10 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     written = deepcopy(model)
     if has_notes:
         _drop_notes(written)
-    # Copies of ops, which only the main graph can have, have other names than the file.
+    # Only the main graph has copies of ops. Their outputs have names that the file does not have, so all nodes
+    # that may read them, also in subgraphs, get their names from the program.
     has_copies = len(program.body.ops) != len(written.graph.node)
-    renamed = program if has_copies else None
-    _reorder(written.graph, program.body, renamed)
+    _reorder(written.graph, program.body, name_source=program if has_copies else None)
     if exposed:
         _add_outputs(written, program, exposed)
     return written
@@ -132,23 +132,22 @@ def _nested(node: NodeProto, op: Op) -> Iterator[tuple[GraphProto, Block]]:
         yield subgraph, body
 
 
-def _reorder(graph: GraphProto, block: Block, renamed: Program | None) -> None:
+def _reorder(graph: GraphProto, block: Block, name_source: Program | None) -> None:
     """Put the nodes of a graph and its subgraphs in the order of a block, in place.
 
     Several ops may be copies of one node, but not ops with subgraphs (`may_run_twice`): each subgraph is
-    reordered once. ``renamed`` is the program if ops were copied: nodes then get the names of its vars.
+    reordered once. Nodes get the names of vars in ``name_source``; None: they keep their names.
     """
     nodes = list(graph.node)
     for op in block.ops:
         if op.bodies:
             for subgraph, body in _nested(nodes[op.source], op):
-                _reorder(subgraph, body, renamed)
+                _reorder(subgraph, body, name_source)
     ordered = [nodes[op.source] for op in block.ops]
-    if renamed is not None:
-        ordered = [
-            with_values(node, op.name, _names(op.inputs, renamed), _names(op.outputs, renamed))
-            for node, op in zip(ordered, block.ops, strict=True)
-        ]
+    if name_source is not None:
+        for index, op in enumerate(block.ops):
+            inputs, outputs = _names(op.inputs, name_source), _names(op.outputs, name_source)
+            ordered[index] = with_values(ordered[index], op.name, inputs, outputs)
     # An unchanged list is left alone: setting it would copy every node.
     if len(ordered) != len(nodes) or any(map(is_not, ordered, nodes)):
         replace_nodes(graph, ordered)

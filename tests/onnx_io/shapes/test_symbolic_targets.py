@@ -74,6 +74,17 @@ def test_a_difference_that_may_be_zero_is_no_dim_of_a_target() -> None:
     assert shape_of(text, "y", {"n": 2, "m": 3}) == (3, 1, 1)
 
 
+def test_with_allowzero_a_difference_may_be_zero_but_not_the_rest_of_the_elements() -> None:
+    text = """g (float[n,m,3] x) => (y) <int64[1] less = {%d}> {
+        all = Shape (x)
+        target = Sub (all, less)
+        r = Reshape <allowzero = 1> (x, target)
+        y = Neg (r)
+    }"""
+    assert shape_of(text % 1, "y") == ("n - 1", "m - 1", 2)
+    assert shape_of(text % 2, "y") == (None, None, 1)
+
+
 def test_a_difference_that_the_input_has_is_a_dim_of_a_target() -> None:
     text = """g (float[n,2] x) => (y) <int64[1] two = {2}, int64[1] far = {9223372036854775807}, int64[1] axis = {0}> {
         end = Slice (x, two, far, axis)

@@ -70,9 +70,9 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    A dim that is the same before and after stays. Any other dim is the declared one, or unknown if none is
-    declared. A declared number that the initial value has too is not used: it may hold in the first iteration
-    only.
+    This is ``before`` if the shape of ``after`` is unknown and the declared type is complete. Else a dim that is the
+    same before and after stays. Any other dim is the declared one, or unknown if none is declared. A declared
+    number that the initial value has too is not used: it may hold in the first iteration only.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.
@@ -81,8 +81,9 @@ def _widened_state(
         declared: The type that the subgraph declares for its input.
     """
     if shape_in(after) is None and is_complete(declared):
-        return before  # nothing contradicts the declaration
-    return merged(widened(before, after), _without_initial_dims(initial, declared))
+        return before
+    unchanged_dims = widened(before, after)  # others are unknown
+    return merged(unchanged_dims, _without_initial_dims(initial, declared))
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:

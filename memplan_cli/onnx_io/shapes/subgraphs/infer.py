@@ -102,11 +102,12 @@ def _infer_subgraphs_of(
         for attribute in inferred_node.attribute:
             if attribute.name in bodies:
                 attribute.g.CopyFrom(bodies[attribute.name])
-        trusted_types = {} if wrong_states else outer.types
-        output_types = _new_types(node.output, results, trusted_types)
+        # Types that inference derived from a wrong state are wrong too: then all results are new.
+        known_types = {} if wrong_states else outer.types
+        output_types = _new_types(node.output, results, known_types)
         outer.types.update(output_types)
     _mark_never_run(inferred_node, _never_run_branch(node, outer))
-    for declared in wrong_states:
+    for declared in wrong_states:  # inputs of the subgraph of ``node``
         declared.type.CopyFrom(with_shape(declared.type, None))
     return output_types
 

@@ -42,27 +42,27 @@ _LARGEST_DIM = (1 << 63) - 1
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
 
-    With ``allowzero`` a 0 stays 0. Without it an expression in the target, such as ``n - 2``, is kept only if
-    it cannot stand for a copied or remaining dim; otherwise the dim is unknown.
+    With ``allowzero`` a 0 stays 0. The dim of an expression in the target, such as ``n - 2``, is unknown if the
+    expression may be -1, or may be 0 and copy a dim that is not 0.
     """
     target = values.input_dims(node, 1)
     input_shape = values.shape(node.input[0])
     if target is None:
         return None
     dims = list(target)
-    if not int_attribute(node, "allowzero", 0):
-        known_dims = input_shape or ()
-        elements = product(target)
-        has_same_count = elements is not None and elements == product(known_dims)
-        for axis, dim in enumerate(dims):
-            if dim == 0:
-                dims[axis] = known_dims[axis] if axis < len(known_dims) else None
-            elif isinstance(dim, str):
-                # An expression that the input has too, or whose target has the input's number of elements, may
-                # be 0. But then the input is empty, and so is the result.
-                is_zero_of_empty = has_same_count or dim in known_dims
-                if not is_zero_of_empty and not _is_above_zero(dim):
-                    dims[axis] = None
+    copies_zero = not int_attribute(node, "allowzero", 0)
+    known_dims = input_shape or ()
+    elements = product(target)
+    has_same_count = elements is not None and elements == product(known_dims)
+    for axis, dim in enumerate(dims):
+        if dim == 0 and copies_zero:
+            dims[axis] = known_dims[axis] if axis < len(known_dims) else None
+        elif isinstance(dim, str):
+            # A dim of the input, or of a target with as many elements as the input, is never -1. If it is 0, the
+            # input is empty, and so is the result.
+            is_zero_only_if_empty = has_same_count or dim in known_dims
+            if not is_zero_only_if_empty and _least(dim) < (1 if copies_zero else 0):
+                dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
         inferred = None if input_shape is None else divide_dims(input_shape, others)
@@ -70,11 +70,11 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     return tuple(dims)
 
 
-def _is_above_zero(dim: str) -> bool:
-    """Whether an expression is at least 1 if all its symbols are; False if that is not certain."""
+def _least(dim: str) -> int:
+    """Return a lower bound of an expression whose symbols are all at least 1."""
     polynomial = polynomial_of(dim)
     bounds = {name: DimRange(1, _LARGEST_DIM) for name in symbol_names(polynomial)}
-    return range_of(polynomial, bounds)[0] > 0
+    return range_of(polynomial, bounds)[0]
 
 
 def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:

@@ -70,7 +70,7 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
     """Return the number of windows along each spatial dim, None where the dim or the window's size is unknown.
 
     A window covers ``length = dilation (size - 1) + 1`` elements. ``floor((dim + padding - length) / stride) + 1``
-    windows fit, and with ``auto_pad=SAME_*`` ``ceil(dim / stride)``. Counts are not rounded up (``ceil_mode``).
+    windows fit, and with ``auto_pad=SAME_*`` ``ceil(dim / stride)``. Callers exclude pools with ``ceil_mode``.
     """
     ones = [1] * len(dims)
     strides, dilations = (ints_attribute(node, n, ones) for n in ("strides", "dilations"))
@@ -83,7 +83,7 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
             continue
         stride, length = strides[axis], dilations[axis] * (size - 1) + 1
         if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
-            padding = length - 1  # ceil(dim / stride) is floor((dim - 1) / stride) + 1
+            padding = length - 1  # floor((dim - 1) / stride) + 1 is ceil(dim / stride)
         elif auto_pad == b"NOTSET":
             padding = pads[axis] + pads[axis + len(dims)]
         else:  # VALID
