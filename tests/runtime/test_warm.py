@@ -23,7 +23,7 @@ from memplan_cli.runtime.workers.fork_client import (
     worker_environment,
 )
 from memplan_cli.runtime.workers.spec import RunConditions
-from memplan_cli.runtime.workers.worker import Job, run_job
+from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +163,7 @@ def test_a_server_and_its_job_go_with_the_parent(sent: signal.Signals, tmp_path:
 def test_a_job_starts_anew_where_the_server_has_gone() -> None:
     with fork_client.warm_workers():
         assert run_job(PROBE, {"provider": CPU}).ok
-        with Job(PROBE, {"provider": CPU}) as job:
+        with start_job(PROBE, {"provider": CPU}) as job:
             assert fork_client.running is not None
             os.kill(fork_client.running.pid, signal.SIGKILL)
             assert job.outcome().ok
@@ -211,8 +211,8 @@ def test_two_jobs_never_run_at_the_same_time(
     job = {"folder": str(tmp_path / "running")}
     with (
         fork_client.warm_workers(),
-        Job("alone:run", job) as first,
-        Job("alone:run", job) as second,
+        start_job("alone:run", job) as first,
+        start_job("alone:run", job) as second,
     ):
         assert first.outcome().ok
         assert second.outcome().ok
@@ -243,7 +243,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with fork_client.warm_workers():
         running = fork_client.running
         assert running is not None
-        with Job(PROBE, {"provider": CPU}):
+        with start_job(PROBE, {"provider": CPU}):
             assert list(tmp_path.iterdir())
     assert gone(running.pid)
     assert not list(tmp_path.iterdir())

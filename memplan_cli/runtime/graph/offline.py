@@ -30,7 +30,7 @@ from memplan_cli.runtime.graph.dumps import bound_shapes, runtime_shapes, with_d
 from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.run.run_model import require_weights, shapes_of_types
 from memplan_cli.runtime.workers.spec import SessionSpec
-from memplan_cli.runtime.workers.worker import Job
+from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +133,7 @@ class DumpJob:
             in_pieces=packing is Packing.IN_PIECES,
         )
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = Job(_OFFLINE_JOB, {"dump": to_json(request)})
+        self._job = start_job(_OFFLINE_JOB, {"dump": to_json(request)})
 
     def __enter__(self) -> Self:
         """Return the job itself."""

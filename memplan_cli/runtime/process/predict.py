@@ -298,9 +298,8 @@ def _mapped_weight_bytes(loading: SessionLoading) -> int:
         # A weight that optimization made, or one in the model file itself, is not mapped.
         if weight is None or weight.inside:
             continue
-        is_packed_by_kernel = loading.packs and read.packed_bytes > 0
-        if is_packed_by_kernel:
-            # 0 bytes if the file has no packed copy: the copy is on the heap then.
+        if loading.packs and read.packed_bytes > 0:
+            # The kernel reads a packed copy: from the file, or from the heap if the file has none (0 bytes).
             read_of_packed_copy[read.weight] = weight.packed_in_file
             continue
         rows = _looked_up_rows(loading, read)

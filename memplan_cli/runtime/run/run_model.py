@@ -22,7 +22,7 @@ from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import missing_weights
 from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import MEASURED_RUNS, RunSpec
-from memplan_cli.runtime.workers.worker import Job
+from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Shape
     from memplan_cli.runtime.workers.spec import Caller, RunConditions
-    from memplan_cli.runtime.workers.worker import Outcome
+    from memplan_cli.runtime.workers.worker import Job, Outcome
 
     RuntimeShapes = Mapping[str, tuple[str, Shape]]
     """Dtype and shape of values by name, as the runtime infers them."""
@@ -160,7 +160,7 @@ def run_model(spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT) -> RunRecord:
 
 def start_run(spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
     """Start a run in a worker process and return its job; `record_of` reads the outcome."""
-    return Job(_RUN_JOB, {"spec": to_json(spec)}, timeout=timeout)
+    return start_job(_RUN_JOB, {"spec": to_json(spec)}, timeout=timeout)
 
 
 def require_weights(path: Path, model: ModelProto | None = None) -> None:

@@ -161,8 +161,7 @@ class SimulatedArena:
         self._max_dead = _chunks(settings.max_dead_bytes)
         self._next_size = _chunks(settings.initial)  # of the next region
         self._max_extension = max(_chunks(settings.max_extension), 1)
-        # A new region has the size of the request that needs it; else regions grow by powers of two.
-        self._grows_as_requested = settings.exact
+        self._grows_as_requested = settings.exact  # else regions grow by powers of two
         self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
         self._place_region = place_region
         self._top = 0  # the end of the highest region

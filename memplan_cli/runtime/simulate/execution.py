@@ -276,8 +276,7 @@ class Frame:
     def _close(self, pattern_memory: int | None) -> Allocations:
         """Free all memory but that of the block's outputs, which are returned.
 
-        A traced memory pattern is kept for later frames. ``pattern_memory`` is the allocation of the whole
-        memory pattern, if this frame has one.
+        A traced memory pattern is kept for later frames. ``pattern_memory`` is the result of `_start_pattern`.
         """
         recorder = self.simulator.recorder
         results: Allocations = {}

@@ -68,9 +68,8 @@ def verify(
 ) -> Verification:
     """Run a written model and compare it with its original.
 
-    One run gives both the verdict on outputs and the memory, except in two cases. If only outputs are
-    compared, nothing is measured. If the original's own runs gave different outputs, the verdict comes from runs of
-    its own, and memory from a run after a verdict that passed.
+    One run gives both the verdict on outputs and the memory, unless the original's own runs gave different outputs.
+    Then runs without a measurement give the verdict, and a further run the memory if the verdict has passed.
 
     Args:
         baseline: the run of the original.

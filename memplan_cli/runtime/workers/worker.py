@@ -112,9 +112,7 @@ class Job:
     A thread runs one job at a time.
     """
 
-    def __init__(
-        self, function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT
-    ) -> None:
+    def __init__(self, function: str, content: Json, *, timeout: float) -> None:
         """Start a job when the earlier one of this thread has ended: two would need the memory of both.
 
         Args:
@@ -236,9 +234,14 @@ _running = _RunningJob()
 
 
 def run_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Outcome:
-    """Run a job in a child process, as `Job` does, and wait for its outcome."""
-    with Job(function, content, timeout=timeout) as job:
+    """Run a job in a child process, as `start_job` does, and wait for its outcome."""
+    with start_job(function, content, timeout=timeout) as job:
         return job.outcome()
+
+
+def start_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
+    """Return a new `Job`, which starts at once, with a default timeout."""
+    return Job(function, content, timeout=timeout)
 
 
 def _current_folder() -> str:
