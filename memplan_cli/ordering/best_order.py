@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.ordering.list_orders import Scheduler
-    from memplan_cli.ordering.task_graph import TaskGraph
+    from memplan_cli.ordering.task_graph import OpIndex, Order, TaskGraph
 
 DEFAULT_WORK = 4_000_000
 """Units of work of all searches together: up to six seconds for 1,000 ops.
@@ -85,6 +85,7 @@ def best_order(
     searched = replace(program, body=main_block.block)
     if any(op.bodies for op in program.body.ops):
         searched = _with_unchanged_subgraphs(program, searched, meter)
+        # The peaks of the search may count too many bytes for subgraphs: both orders are measured instead.
         found = _Choice("searched", searched, {"file": meter.peak(program)})
     else:
         found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
@@ -121,18 +122,21 @@ class _Choice(NamedTuple):
 
 
 def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
-    """Return a found order with its measured peak, or the file's order if it needs no more.
+    """Return a found order if its measured peak is lower than that of the file's order; else the latter.
 
-    With symbols, the found order must need no more than the file's for the other sample values either.
+    With symbols, the peak of the found order must also be as low or lower for each other sample value.
     """
     if found.method == "file":
         return found._replace(program=program)
-    found = found._replace(peaks={**found.peaks, found.method: meter.peak(found.program)})
-    is_better = found.peak < found.peaks["file"] and all(
+    found_peak = meter.peak(found.program)
+    peaks = {**found.peaks, found.method: found_peak}
+    is_lower = found_peak < peaks["file"]
+    if is_lower and all(
         sampled.peak(found.program) <= sampled.peak(program)
         for sampled in meter.for_other_samples()
-    )
-    return found if is_better else _Choice("file", program, found.peaks)
+    ):
+        return found._replace(peaks=peaks)
+    return _Choice("file", program, peaks)
 
 
 def _with_unchanged_subgraphs(
@@ -248,10 +252,10 @@ def _order_nested(
     """
     ordered_ops = list(block.ops)
     body_bounds: list[int] = []
-    # For each op with subgraphs, by index, the bytes that its step needs: with the orders chosen for the
-    # subgraphs, and at least with any orders of them.
-    chosen_bytes: dict[int, int] = {}
-    least_bytes: dict[int, int] = {}
+    # For each op with subgraphs, the bytes that its step needs: with the orders chosen for the subgraphs, and
+    # at least with any orders of them.
+    chosen_bytes: dict[OpIndex, int] = {}
+    least_bytes: dict[OpIndex, int] = {}
     for index, op in enumerate(block.ops):
         if op.bodies:
             bodies = [_order_nested(body, facts, method) for body in op.bodies]
@@ -278,15 +282,16 @@ def _order_nested(
 
 
 def _bound_with_subgraphs(
-    graph: TaskGraph, body_bounds: Sequence[int], order: Sequence[int]
+    graph: TaskGraph, body_bounds: Sequence[int], tried_order: Order
 ) -> int:
     """Return a lower bound on the peak of a block over all orders of its ops and of its subgraphs.
 
     Args:
-        graph: The block. The step of an op with subgraphs has its least bytes over all orders of these.
+        graph: The block. For ops with subgraphs, its step bytes are lower bounds (`least_step_bytes`).
         body_bounds: For each subgraph, a lower bound on the peak of its own variables.
-        order: An order of the block's ops. Cuts are tried at its fullest steps, and bound all orders.
+        tried_order: An order of the block's ops. Bounds by cuts are computed at its fullest steps only, but
+            hold for every order.
     """
     # While a subgraph has its peak, the bytes that are live at every step of the block are live too.
     bound_of_bodies = graph.always_live_bytes() + max(body_bounds)
-    return max(cut_bound(graph, order), bound_of_bodies)
+    return max(cut_bound(graph, tried_order), bound_of_bodies)

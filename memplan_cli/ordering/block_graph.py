@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.ordering.records import PlannedVars
+    from memplan_cli.ordering.task_graph import OpIndex, TensorIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,7 @@ def storage_facts(
     """Return the facts about the storage of a program's planned variables that hold in every order.
 
     Of the variables that share bytes, only views do so in every order. Which input dies at an op, so that a
-    result may be written over it, depends on the order. Results of the branches of an If, which have
-    the bytes of its output, count as if they had bytes of their own.
+    result may be written over it, depends on the order.
 
     ``numbers`` has the bytes of each planned variable, with numbers in place of symbols.
     """
@@ -86,7 +86,8 @@ def storage_facts(
     may_be_views = {
         var: size for var, size in sizes.items() if var not in pinned and var not in results
     }
-    only_views = Aliasing(aliasing.views, in_place={})
+    # Without branches, a result of a branch counts bytes of its own, although it has those of the If's output.
+    only_views = Aliasing(aliasing.views, in_place={}, branches=())
     # Whether a variable is a view does not depend on live ranges, so all get the same one.
     any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))
     buffer_of = share_storage(program, may_be_views, only_views, any_range)
@@ -102,7 +103,7 @@ def storage_facts(
 
 
 def task_graph(
-    block: Block, facts: StorageFacts, control_flow_bytes: Mapping[int, int]
+    block: Block, facts: StorageFacts, control_flow_bytes: Mapping[OpIndex, int]
 ) -> TaskGraph:
     """Return the ops and tensors of a block as numbers, with the bytes of tensors and steps.
 
@@ -160,32 +161,33 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
     """Return the bytes that an op's step needs with the chosen orders of its subgraphs, or a little more.
 
     A plan has ticks for both branches of an If, one after the other, although only one of them runs. So the
-    subgraphs count as if they ran in turn, with the results of each live until the op ends: two branches
-    with peaks of 5 and 4 bytes and results of 3 and 2 need 7 bytes, 3 of them for the first results.
+    subgraphs count as if they ran in turn, with the results of each live until the op ends. Take branches
+    with peaks of 5 and 4 bytes, results of 3 and 2, and an output of 3. At the peak of the second branch,
+    3 + 4 bytes are live, and when the output is written, 3 + 2 + 3. So the step needs 8.
 
     The number is too high for an If whose results share the bytes of its output, and if an outer variable
     dies in a branch, as it is counted until the op ends.
     """
-    outputs = sum(map(facts.own_bytes, op.outputs))
     inputs = sum(body.inputs for body in bodies)
-    earlier_results, peak = 0, 0
+    outputs = sum(map(facts.own_bytes, op.outputs))
+    results_so_far, peak_of_bodies = 0, 0
     for body in bodies:
-        peak = max(peak, earlier_results + body.peak)
-        earlier_results += body.results
+        peak_of_bodies = max(peak_of_bodies, results_so_far + body.peak)
+        results_so_far += body.results
     if op.repeats:
         # The outputs of a Loop or Scan grow while its subgraph runs, so they count beside it.
-        return inputs + max(peak, earlier_results) + outputs
-    # The outputs of an If are written at its last tick, while all results are live.
-    return inputs + max(peak, earlier_results + outputs)
+        return inputs + peak_of_bodies + outputs
+    # The outputs of an If are written at its last tick, while the results of all branches are live.
+    return inputs + max(peak_of_bodies, results_so_far + outputs)
 
 
 def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
 
-    Not counted are the tensors of the outer block that the op and its subgraphs read: bounds add these to
-    the bytes of the step. For a Loop or Scan, the step needs the inputs of the subgraph, the bound of its
-    other variables, and the op's outputs, which grow meanwhile. For an If it is 0: a tensor that one
-    branch reads may be dead while the other branch has its peak, so their sum would be no lower bound.
+    Bounds add to these bytes all tensors of the outer block that the op and its subgraphs read. For a Loop
+    or Scan, the step needs the inputs of the subgraph, the bound of its other variables, and the op's
+    outputs, which grow meanwhile. For an If it is 0: a tensor that only one branch reads may be dead at the
+    peak of the other branch and when the outputs are written. So neither may be added to all tensors read.
 
     ``bodies`` may be empty if nothing is known about the subgraphs.
     """
@@ -211,16 +213,16 @@ class _TensorNumbering:
 
     def __init__(self, facts: StorageFacts) -> None:
         self.tensor_bytes: list[int] = []
-        self.defines: list[tuple[int, ...]] = []
+        self.defines: list[tuple[TensorIndex, ...]] = []
         self._facts = facts
-        self._number: dict[VarId, int] = {}
+        self._number: dict[VarId, TensorIndex] = {}
 
     def add_inputs(self, inputs: Sequence[VarId]) -> int:
         """Number the block's inputs, and return their total bytes."""
         tensors = [self._add(var) for var in inputs]
         return sum(self.tensor_bytes[tensor] for tensor in tensors if tensor is not None)
 
-    def add_op(self, op: Op) -> tuple[int, ...]:
+    def add_op(self, op: Op) -> tuple[TensorIndex, ...]:
         """Number the outputs of the next op, and return all tensors that it accesses, ascending.
 
         The accesses of an op with subgraphs include those of all ops inside. Appends to
@@ -235,7 +237,7 @@ class _TensorNumbering:
         # Roots without a number count no bytes in this block.
         return tuple(sorted([number[root] for root in accessed_roots if root in number]))
 
-    def _add(self, var: VarId) -> int | None:
+    def _add(self, var: VarId) -> TensorIndex | None:
         """Number a variable and return the number; None if it has no bytes of its own."""
         own_bytes = self._facts.own_bytes(var)
         if not own_bytes:
@@ -244,17 +246,19 @@ class _TensorNumbering:
         self.tensor_bytes.append(own_bytes)
         return self._number[var]
 
-    def results(self, outputs: Sequence[VarId]) -> set[int]:
+    def results(self, outputs: Sequence[VarId]) -> set[TensorIndex]:
         """Return the tensors that hold the block's outputs."""
         roots = {self._facts.roots[var] for var in outputs if var in self._facts.roots}
         return {self._number[root] for root in roots if root in self._number}
 
-    def in_place_inputs(self, op: Op, block_results: Collection[int]) -> tuple[int, ...]:
-        """Return the numbers of the tensors that the op's first output may be written over if they die there.
+    def in_place_inputs(
+        self, op: Op, block_results: Collection[TensorIndex]
+    ) -> tuple[TensorIndex, ...]:
+        """Return the tensors that the op's first output may be written over if they die there.
 
         Whether a tensor dies at the op depends on the order. All other conditions are those of
-        `share_storage`. ``block_results`` has the numbers of the tensors that hold outputs of the op's block:
-        they are needed after the block, so they never die at the op.
+        `share_storage`. ``block_results`` has the tensors that hold outputs of the op's block: they are needed
+        after the block, so they never die at the op.
         """
         facts = self._facts
         positions = facts.aliasing.in_place_inputs(op)

@@ -153,29 +153,30 @@ class _ClusterSearch:
 
     Attributes:
         _best: the result.
-        _contracted: the clusters, with the ops of each.
-        _graph: the graph of the clusters.
+        _contracted: the clusters, as ops of a graph, and the ops of each.
         _is_small: whether the graph is small enough for searches by states and pairs.
     """
 
     def __init__(self, best: BlockOrder, contracted: ContractedGraph) -> None:
         self._best = best
         self._contracted = contracted
-        self._graph = contracted.graph
         self._is_small = contracted.graph.size <= _SEARCHED_CLUSTERS
         best.bound = max(best.bound, *local_bounds(contracted.graph))
 
     def sweep(self, budget: WorkBudget) -> None:
-        """Offer demand-driven orders from both ends, then again under limits below the best peak.
+        """Offer orders of clusters from eight sweeps, then from sweeps under limits below the best peak.
 
-        There are eight sweeps: with a little slack or none, with the ops of a longest path demanded
-        first or in the order of the file only, backward or forward (see `Sweep`). Each is made again
-        with a limit on the live bytes below the best peak, and then again with lower limits as long as
-        it lowers the best peak. Spends at most about a third of the budget.
+        A sweep runs the clusters that are wanted next after all that they wait for, and small groups that
+        raise the live bytes by at most a slack (`demand_orders`). There are eight: with a little slack or
+        none; with the clusters of a longest path wanted first, or all in the order of the file; from the last
+        cluster of the order back or from the first on. Each is made again with a limit on the live bytes
+        below the best peak, and again with lower limits as long as the best peak falls.
+
+        Spends at most about a third of the budget.
         """
-        best, graph = self._best, self._graph
+        best, clusters = self._best, self._contracted.graph
         part = budget.part(budget.remaining // 3)  # spends from ``budget`` too
-        path = longest_path(graph)
+        path = longest_path(clusters)
         waiting = deque(
             Sweep(direction, chain, slack)
             for slack in (best.peak >> _SLACK_SHIFT, 0)
@@ -184,10 +185,10 @@ class _ClusterSearch:
         )
         while waiting and not best.proved and not part.is_over():
             parameters = waiting.popleft()
-            part.spend(_SWEEP_WORK_PER_OP * graph.size)
+            part.spend(_SWEEP_WORK_PER_OP * clusters.size)
             former_best_peak = best.peak
-            order = sweep(graph, parameters)
-            order_peak = best.offer_clusters("demand", self._contracted, order)
+            order_of_clusters = sweep(clusters, parameters)
+            order_peak = best.offer_clusters("demand", self._contracted, order_of_clusters)
             is_unlimited = parameters.limit == NO_LIMIT
             if is_unlimited or order_peak < former_best_peak:
                 limit = best.peak - (best.peak >> _LIMIT_SHIFT)
@@ -200,7 +201,7 @@ class _ClusterSearch:
         equals the best peak (`BoundSearch`).
         """
         best, order = self._best, self._best.cluster_order
-        bounds = BoundSearch(self._graph, best.bound)
+        bounds = BoundSearch(self._contracted.graph, best.bound)
         bounds.try_promising_ops(
             order, best.peak, budget.part(budget.remaining // _CUTS_DIVISOR)
         )
@@ -221,7 +222,7 @@ class _ClusterSearch:
         proportional_percent = 100 * (best.peak - best.bound) // one_percent_of_bound
         percent = min(100, max(_LEAST_PERCENT, proportional_percent))
         part = budget.part(budget.remaining * percent // 100)
-        result = best_first(self._graph, best.bound, best.peak, part)
+        result = best_first(self._contracted.graph, best.bound, best.peak, part)
         best.bound = max(best.bound, result.bound)
         if result.order is not None:
             best.offer_clusters("exact", self._contracted, result.order)

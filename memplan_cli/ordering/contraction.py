@@ -21,7 +21,10 @@ from memplan_cli.core.results.certificate import Fusion
 from memplan_cli.ordering.task_graph import TaskGraph
 
 if TYPE_CHECKING:
-    from memplan_cli.ordering.task_graph import Order
+    from memplan_cli.ordering.task_graph import OpIndex, Order, TensorIndex
+
+ClusterId = int
+"""The number of one op of a cluster, which stays the same while clusters are fused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,14 @@ class ContractedGraph:
     Attributes:
         graph: the clusters, numbered in a topological order.
         members: for each cluster, its ops in the order in which they run.
-        fusions: the fusions in the order in which they were made. Clusters are named by the
-            number of one of their ops.
-        ids: for each cluster, the op that names it in ``fusions``.
+        fusions: the fusions in the order in which they were made, of clusters named by id.
+        ids: the id of each cluster.
     """
 
     graph: TaskGraph
-    members: tuple[tuple[int, ...], ...]
+    members: tuple[tuple[OpIndex, ...], ...]
     fusions: tuple[Fusion, ...]
-    ids: tuple[int, ...]
+    ids: tuple[ClusterId, ...]
 
     def expand(self, order: Order) -> Order:
         """Return the order of ops that an order of clusters stands for."""
@@ -61,185 +63,200 @@ def contract(graph: TaskGraph) -> ContractedGraph:
     return clusters.contracted()
 
 
-class _Clusters:
-    """The tables of a `TaskGraph` while ops are fused to clusters.
+@dataclass(slots=True)
+class _Cluster:
+    """Ops that run directly one after the other, with the attributes of one op of a `TaskGraph`.
 
-    A cluster is named by one of its ops. In each table the entry of that op is the cluster's; the entries
-    of its other ops are stale and not read any more, as are those of private tensors in ``users``. A tensor that a cluster defines and no other accesses is
-    *private*: it dies in the cluster's step, so ``accesses`` and ``defines`` leave it out.
+    A tensor that only ops of the cluster access is *private*: it begins and dies in the cluster's step.
+    So it counts in ``step_bytes`` alone and is in none of the sets of tensors.
 
     Attributes:
-        graph: the ops before the fusions. ``preds``, ``succs``, ``accesses``, ``defines``,
-            ``in_place_inputs``, ``step_bytes`` and ``defined_bytes`` are as there, for clusters.
-        members: for each cluster, its ops in the order in which they run; empty for an op that was
-            fused with another.
+        ops: its ops, in the order in which they run.
+        preds: the clusters that have to run before it.
+        succs: the clusters that have to run after it.
+        defines: the tensors that it defines, without private ones.
+        accesses: the tensors that it defines or reads, without private ones.
+        in_place_inputs: the tensors of which it writes over one if it is their last reader.
+        in_place_bytes: the bytes that its step then saves.
+        step_bytes: the bytes that are live during its step beyond those live before it.
+        defined_bytes: the size of all tensors in ``defines``.
+    """
+
+    ops: list[OpIndex]
+    preds: set[ClusterId]
+    succs: set[ClusterId]
+    defines: set[TensorIndex]
+    accesses: set[TensorIndex]
+    in_place_inputs: set[TensorIndex]
+    in_place_bytes: int
+    step_bytes: int
+    defined_bytes: int
+
+
+class _Clusters:
+    """The clusters of a graph's ops, which are changed in place by each fusion of two of them.
+
+    Attributes:
+        graph: the ops before the fusions.
+        clusters: the clusters by id, the number of one of their ops. Ids ascend.
+        users: for each tensor that is not private, the clusters that access it.
         fusions: the fusions so far, in order.
-        users: for each tensor, the clusters that access it.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
         """Make each op a cluster of its own."""
         self.graph = graph
-        self.preds = [set(preds) for preds in graph.preds]
-        self.succs = [set(succs) for succs in graph.succs]
-        self.in_place_inputs = [set(inputs) for inputs in graph.in_place_inputs]
-        self.step_bytes = list(graph.step_bytes)
-        self.members = [[op] for op in range(graph.size)]
         self.fusions: list[Fusion] = []
-        self.users: list[set[int]] = [set() for _ in graph.tensor_bytes]
-        for op, accessed in enumerate(graph.accesses):
-            for tensor in accessed:
+        # Outputs that no other op reads are private from the start.
+        defined = [tensor for outputs in graph.defines for tensor in outputs]
+        private = {tensor for tensor in defined if graph.access_counts[tensor] == 1}
+        self.clusters: dict[ClusterId, _Cluster] = {}
+        self.users: list[set[ClusterId]] = [set() for _ in graph.tensor_bytes]
+        for op in range(graph.size):
+            defines = set(graph.defines[op]) - private
+            self.clusters[op] = _Cluster(
+                ops=[op],
+                preds=set(graph.preds[op]),
+                succs=set(graph.succs[op]),
+                defines=defines,
+                accesses=set(graph.accesses[op]) - private,
+                in_place_inputs=set(graph.in_place_inputs[op]),
+                in_place_bytes=graph.in_place_bytes[op],
+                step_bytes=graph.step_bytes[op],
+                defined_bytes=self._bytes_of(defines),
+            )
+            for tensor in self.clusters[op].accesses:
                 self.users[tensor].add(op)
-        self.accesses = [set(accessed) for accessed in graph.accesses]
-        self.defines = [set(defined) for defined in graph.defines]
-        for op, defined in enumerate(graph.defines):
-            for tensor in defined:
-                # An output that no other op accesses: it counts in ``step_bytes`` alone.
-                if self._is_private(tensor, op):
-                    self.accesses[op].discard(tensor)
-                    self.defines[op].discard(tensor)
-        size = graph.tensor_bytes
-        self.defined_bytes = [sum([size[t] for t in row]) for row in self.defines]
 
-    def _is_private(self, tensor: int, *clusters: int) -> bool:
-        """Whether a tensor is no result of the block and no cluster but these accesses it."""
-        if self.graph.is_result[tensor] or len(self.users[tensor]) > len(clusters):
-            return False
-        return self.users[tensor] <= {*clusters}
+    def _bytes_of(self, tensors: set[TensorIndex]) -> int:
+        """Return the total size of tensors."""
+        return sum([self.graph.tensor_bytes[tensor] for tensor in tensors])
 
     def fuse_late(self) -> int:
-        """Fuse each cluster that frees nothing with its only successor, if the steps allow it.
+        """Try the late rule once for each cluster, and return the number of fusions.
 
-        This is the late rule, tried once for each cluster. Returns the number of fusions. The cluster then
-        runs just before its successor. No step gets larger by that, if the step of the successor needs at
-        least as much as its own.
+        A cluster that frees nothing runs just before its only successor, if the step of the successor then
+        needs at least as many bytes as that of the cluster. So the cluster's step never is the peak there.
         """
-        fused = 0
-        for op, members in enumerate(self.members):
-            if not members or len(self.succs[op]) != 1 or not self._frees_nothing(op):
+        former_count = len(self.clusters)
+        for cluster_id, cluster in list(self.clusters.items()):
+            if len(cluster.succs) != 1 or not self._frees_nothing(cluster):
                 continue
-            (succ,) = self.succs[op]
-            if self.in_place_inputs[succ]:
-                continue  # what the step of ``succ`` needs depends on the order
-            # When ``succ`` runs directly after ``op``, the outputs of ``op`` are live beside its own bytes.
-            succ_step = self.defined_bytes[op] + self.step_bytes[succ]
-            if self.step_bytes[op] > succ_step:
-                continue
-            self.step_bytes[succ] = succ_step
-            self.members[succ] = members + self.members[succ]
-            self._merge(op, succ, self._private_tensors(op, succ))
-            self.fusions.append(Fusion(op, succ, "late"))
-            fused += 1
-        return fused
+            (succ_id,) = cluster.succs
+            succ = self.clusters[succ_id]
+            if succ.in_place_inputs:
+                continue  # the bytes of its step depend on the order
+            # The live bytes at both steps, beyond those before ``cluster``. All that it defines is live at
+            # the step of ``succ``.
+            during_cluster = cluster.step_bytes
+            during_succ = cluster.defined_bytes + succ.step_bytes
+            if during_cluster <= during_succ:
+                self._fuse(Fusion(cluster_id, succ_id, "late"), step_bytes=during_succ)
+        return former_count - len(self.clusters)
 
-    def _frees_nothing(self, op: int) -> bool:
+    def _frees_nothing(self, cluster: _Cluster) -> bool:
         """Whether a cluster reads results of the block only, and writes over no input."""
-        is_result, defined = self.graph.is_result, self.defines[op]
-        return not self.in_place_inputs[op] and all(
-            tensor in defined or is_result[tensor] for tensor in self.accesses[op]
+        is_result, defined = self.graph.is_result, cluster.defines
+        return not cluster.in_place_inputs and all(
+            tensor in defined or is_result[tensor] for tensor in cluster.accesses
         )
 
     def fuse_early(self) -> int:
-        """Fuse each cluster with its only predecessor ``first``, if it frees as much as it defines.
+        """Try the early rule once for each cluster, and return the number of fusions.
 
-        This is the early rule, tried once for each cluster. Returns the number of fusions. The cluster then
-        runs just after ``first``. No peak gets higher by that: its step needs no more than that of ``first``,
-        and no more bytes are live after both than after ``first`` alone.
+        A cluster that frees at least as much as it defines runs just after its only predecessor ``first``, if
+        its step needs no more bytes than that of ``first``. So it raises neither the peak nor the live bytes.
 
         For example, the step of ``first`` needs 12 bytes, and 8 of them, a tensor that only the cluster
         reads, stay live. The cluster, which defines 2 bytes, needs 8 + 2 bytes and leaves 2.
         """
-        fused = 0
-        for op, members in enumerate(self.members):
-            if len(self.preds[op]) != 1:  # a cluster that was fused with another has none
+        former_count = len(self.clusters)
+        for cluster_id, cluster in list(self.clusters.items()):
+            if len(cluster.preds) != 1:
                 continue
-            (first,) = self.preds[op]
-            private = self._private_tensors(op, first)
-            freed = sum([self.graph.tensor_bytes[tensor] for tensor in private])
-            if self.defined_bytes[op] > freed:
+            (first_id,) = cluster.preds
+            first = self.clusters[first_id]
+            # In every order, these tensors die at ``cluster``; all others may live longer.
+            freed = self._tensors_of_pair(cluster_id, first_id)
+            if cluster.defined_bytes > self._bytes_of(freed):
                 continue
-            # When ``op`` runs directly after ``first``, the outputs of ``first`` are live beside its own bytes.
-            # ``first`` may write over an input: what that saves is left out, as it lowers both steps alike.
-            op_step = self.defined_bytes[first] + self.step_bytes[op]
-            if self.in_place_inputs[op] & private:
-                # A private tensor dies at ``op`` in every order, so ``op`` always writes over one.
-                op_step -= self.graph.in_place_bytes[op]
-            if op_step > self.step_bytes[first]:
-                continue
-            # The cluster of both keeps ``step_bytes`` of ``first``, the larger of the two. ``first`` can no
-            # longer write over an input that ``op`` reads after it.
-            self.in_place_inputs[first] -= self.accesses[op]
-            self.members[first] += members
-            self._merge(op, first, private)
-            self.fusions.append(Fusion(op, first, "early"))
-            fused += 1
-        return fused
+            # The live bytes at both steps, beyond those before ``first``. What ``first`` frees is left out. It
+            # would lower ``during_cluster``, and an input that ``first`` writes over would lower both alike.
+            during_first = first.step_bytes
+            during_cluster = first.defined_bytes + cluster.step_bytes
+            if cluster.in_place_inputs & freed:
+                during_cluster -= cluster.in_place_bytes  # it always writes over one
+            if during_cluster <= during_first:
+                self._fuse(Fusion(cluster_id, first_id, "early"), step_bytes=during_first)
+        return former_count - len(self.clusters)
 
-    def _private_tensors(self, cluster: int, other: int) -> set[int]:
-        """Return the tensors that two clusters have for themselves: one defines them, and no third reads them.
+    def _tensors_of_pair(self, cluster_id: ClusterId, other_id: ClusterId) -> set[TensorIndex]:
+        """Return the tensors that one of two clusters defines and only these two access.
 
-        They become private if the two are fused. Both clusters access each of them, as a tensor that one
-        accesses alone is private already, so the accesses of ``cluster`` have them all.
+        They become private if the clusters are fused. Results of the block are not among them.
         """
-        defined = self.defines[cluster] | self.defines[other]
+        cluster, other = self.clusters[cluster_id], self.clusters[other_id]
+        both = {cluster_id, other_id}
         return {
             tensor
-            for tensor in self.accesses[cluster] & defined
-            if self._is_private(tensor, cluster, other)
+            for tensor in cluster.accesses & (cluster.defines | other.defines)
+            if self.users[tensor] == both and not self.graph.is_result[tensor]
         }
 
-    def _merge(self, op: int, target: int, private: set[int]) -> None:
-        """Give the tensors and edges of cluster ``op`` to its neighbor ``target``, and leave ``op`` empty.
+    def _fuse(self, fusion: Fusion, step_bytes: int) -> None:
+        """Add the cluster ``fusion.node`` to ``fusion.into``, and remove it.
 
-        The tensors in ``private``, which only these two access, are taken from both. Updates ``users``,
-        ``accesses``, ``defines``, ``defined_bytes``, ``preds`` and ``succs`` of all clusters, and ``members``
-        of ``op``. The callers update ``members``, ``step_bytes`` and ``in_place_inputs`` of ``target``.
+        Changes the clusters, their edges, and the users of tensors. ``step_bytes`` is the larger number of
+        live bytes at the two steps, beyond those before them.
         """
-        for tensor in self.accesses[op] - private:
-            self.users[tensor].discard(op)
-            self.users[tensor].add(target)
-        for table in (self.accesses, self.defines):
-            table[target] = (table[target] | table[op]) - private
-            table[op] = set()
-        # One of the two clusters defined the private tensors.
-        private_bytes = sum([self.graph.tensor_bytes[tensor] for tensor in private])
-        self.defined_bytes[target] += self.defined_bytes[op] - private_bytes
-        self._move_edges(op, target, self.preds, self.succs)
-        self._move_edges(op, target, self.succs, self.preds)
-        self.members[op] = []
+        removed_id, kept_id = fusion.node, fusion.into
+        private = self._tensors_of_pair(removed_id, kept_id)
+        removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 
-    @staticmethod
-    def _move_edges(
-        op: int, target: int, edges: list[set[int]], reverse_edges: list[set[int]]
-    ) -> None:
-        """Give the edges of ``op`` to ``target``, without an edge from ``target`` to itself."""
-        for other in edges[op]:
-            reverse_edges[other].discard(op)
-            if other != target:
-                reverse_edges[other].add(target)
-                edges[target].add(other)
-        edges[op] = set()
+        first, second = (removed, kept) if fusion.rule == "late" else (kept, removed)
+        first.ops += second.ops
+        kept.ops = first.ops
+        # The first cannot write over an input that the second reads after it.
+        kept.in_place_inputs = first.in_place_inputs - second.accesses
+        kept.step_bytes = step_bytes
+
+        for tensor in removed.accesses:
+            self.users[tensor].discard(removed_id)
+            self.users[tensor].add(kept_id)
+        kept.accesses = (kept.accesses | removed.accesses) - private
+        kept.defines = (kept.defines | removed.defines) - private
+        kept.defined_bytes += removed.defined_bytes - self._bytes_of(private)
+
+        for pred in removed.preds:
+            self.clusters[pred].succs.remove(removed_id)
+            self.clusters[pred].succs.add(kept_id)
+        for succ in removed.succs:
+            self.clusters[succ].preds.remove(removed_id)
+            self.clusters[succ].preds.add(kept_id)
+        kept.preds |= removed.preds
+        kept.succs |= removed.succs
+        kept.preds.discard(kept_id)  # the edge between the two
+        kept.succs.discard(kept_id)
+        self.fusions.append(fusion)
 
     def contracted(self) -> ContractedGraph:
         """Return the clusters as a graph, numbered topologically and else as in the file."""
         ids = self._topological_ids()
-        number = {op: index for index, op in enumerate(ids)}
+        clusters = [self.clusters[cluster_id] for cluster_id in ids]
+        index = {cluster_id: index for index, cluster_id in enumerate(ids)}
         graph = self.graph
 
-        def tensor_rows(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple([tuple(sorted(sets[op])) for op in ids])
-
-        def edge_rows(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple([tuple(sorted([number[other] for other in sets[op]])) for op in ids])
+        def indices(neighbors: set[ClusterId]) -> tuple[int, ...]:
+            return tuple(sorted([index[cluster_id] for cluster_id in neighbors]))
 
         contracted = TaskGraph(
-            preds=edge_rows(self.preds),
-            succs=edge_rows(self.succs),
-            defines=tensor_rows(self.defines),
-            accesses=tensor_rows(self.accesses),
-            in_place_inputs=tensor_rows(self.in_place_inputs),
-            in_place_bytes=tuple(graph.in_place_bytes[op] for op in ids),
-            step_bytes=tuple(self.step_bytes[op] for op in ids),
+            preds=tuple([indices(cluster.preds) for cluster in clusters]),
+            succs=tuple([indices(cluster.succs) for cluster in clusters]),
+            defines=tuple([tuple(sorted(cluster.defines)) for cluster in clusters]),
+            accesses=tuple([tuple(sorted(cluster.accesses)) for cluster in clusters]),
+            in_place_inputs=tuple([tuple(sorted(c.in_place_inputs)) for c in clusters]),
+            in_place_bytes=tuple([cluster.in_place_bytes for cluster in clusters]),
+            step_bytes=tuple([cluster.step_bytes for cluster in clusters]),
             tensor_bytes=graph.tensor_bytes,
             access_counts=tuple(
                 len(users) + is_result
@@ -248,12 +265,13 @@ class _Clusters:
             is_result=graph.is_result,
             initial_bytes=graph.initial_bytes,
         )
-        members = tuple(tuple(self.members[op]) for op in ids)
+        members = tuple(tuple(cluster.ops) for cluster in clusters)
         return ContractedGraph(contracted, members, tuple(self.fusions), tuple(ids))
 
-    def _topological_ids(self) -> list[int]:
-        """Return the clusters in the topological order with the lowest first members."""
-        # Ops that were fused with another have neither members nor edges.
-        first_member = [members[0] if members else -1 for members in self.members]
-        order = nearest_order(self.succs, first_member.__getitem__)
-        return [op for op in order if self.members[op]]
+    def _topological_ids(self) -> list[ClusterId]:
+        """Return the ids of the clusters in the topological order with the lowest first ops."""
+        ids, clusters = list(self.clusters), list(self.clusters.values())
+        number = {cluster_id: number for number, cluster_id in enumerate(ids)}
+        succs = [[number[succ] for succ in cluster.succs] for cluster in clusters]
+        order = nearest_order(succs, lambda number: clusters[number].ops[0])
+        return [ids[number] for number in order]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.work_budget import WorkBudget
-    from memplan_cli.ordering.task_graph import TaskGraph
+    from memplan_cli.ordering.task_graph import OpIndex, TaskGraph, TensorIndex
 
 _TRIED_OPS = 24
 """Number of ops whose cuts are tried, at the fullest steps of an order."""
@@ -78,7 +78,7 @@ class _Side(Enum):
 
 
 def _sides_of(
-    graph: TaskGraph, op: int, earlier: Sequence[int], later: Sequence[int]
+    graph: TaskGraph, op: OpIndex, earlier: Sequence[OpIndex], later: Sequence[OpIndex]
 ) -> list[_Side]:
     """Return on which side of ``op`` each op runs.
 
@@ -112,7 +112,7 @@ class CutAtOp:
 
     bound: int
     examined_edges: int
-    overwritten: int | None
+    overwritten: TensorIndex | None
     _network: _CutNetwork
 
     def dual(self) -> Dual:
@@ -131,9 +131,9 @@ class _Tensor(NamedTuple):
         is_result: whether it is live after the last op, as if one more reader never ran.
     """
 
-    number: int
-    definer: int | None
-    readers: Sequence[int]
+    number: TensorIndex
+    definer: OpIndex | None
+    readers: Sequence[OpIndex]
     size: int
     is_result: bool
 
@@ -151,8 +151,8 @@ class CutBounds:
         """Find out which ops define and read each tensor of the graph."""
         self._graph = graph
         self._always_live = graph.always_live_bytes()
-        definers: list[int | None] = [None] * len(graph.tensor_bytes)
-        self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
+        definers: list[OpIndex | None] = [None] * len(graph.tensor_bytes)
+        self._readers: list[list[OpIndex]] = [[] for _ in graph.tensor_bytes]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 if tensor in graph.defines[op]:
@@ -173,7 +173,11 @@ class CutBounds:
         ]
 
     def lowest_cut(
-        self, op: int, max_edges: int, earlier: Sequence[int] = (), later: Sequence[int] = ()
+        self,
+        op: OpIndex,
+        max_edges: int,
+        earlier: Sequence[OpIndex] = (),
+        later: Sequence[OpIndex] = (),
     ) -> CutAtOp:
         """Return the cut with the fewest bytes live at an op's step.
 
@@ -192,7 +196,11 @@ class CutBounds:
         return replace(lowest, examined_edges=sum(cut.examined_edges for cut in cuts))
 
     def cuts_by_overwritten_input(
-        self, op: int, max_edges: int, earlier: Sequence[int], later: Sequence[int]
+        self,
+        op: OpIndex,
+        max_edges: int,
+        earlier: Sequence[OpIndex],
+        later: Sequence[OpIndex],
     ) -> list[CutAtOp]:
         """Return a cut at an op's step for each input that it may write over.
 
@@ -204,13 +212,19 @@ class CutBounds:
         return [self._cut(op, sides, tensor, max_edges) for tensor in overwritten]
 
     def _cut(
-        self, op: int, sides: list[_Side], overwritten: int | None, max_edges: int
+        self,
+        op: OpIndex,
+        sides: list[_Side],
+        overwritten: TensorIndex | None,
+        max_edges: int,
     ) -> CutAtOp:
-        """Return a lower bound of the live bytes at an op's step in any order, from a minimum cut.
+        """Return a lower bound of the live bytes at an op's step, from a minimum cut.
 
-        The bound holds for orders in which the op writes its output over the tensor ``overwritten``, or over
-        none; if that is None, for orders in which it writes over none. ``sides`` say on which side of the
-        op each op runs (`_sides_of`). After ``max_edges`` edges the bound may be lower than the cut.
+        The bound holds for all orders in which the op writes its output over no input. If ``overwritten`` is
+        not None, it also holds for those in which the op writes over that tensor.
+
+        ``sides`` say which ops run before the op in these orders (`_sides_of`). If more than ``max_edges``
+        edges would be examined, the bound may be lower than the cut.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
@@ -218,24 +232,21 @@ class CutBounds:
             network.add_tensor(tensor)
         step_bytes = graph.step_bytes[op]
         if overwritten is not None:
-            # If all other readers of the tensor run before the op, the op writes over it and saves bytes. If
-            # one of them runs later, the op saves none. So the saved bytes are subtracted from the step, and
-            # added as one more tensor, which is live from the start until the last of these readers has run.
-            saved = graph.in_place_bytes[op]
-            step_bytes -= saved
-            readers = [reader for reader in self._readers[overwritten] if reader != op]
+            # The step counts as if the op wrote over the tensor, which saves bytes. But the op saves none in
+            # orders in which another reader of the tensor runs later. So one more tensor of that many bytes
+            # is added: it is live in just these orders, from the start until the other readers have run.
+            saved_bytes = graph.in_place_bytes[op]
+            step_bytes -= saved_bytes
+            other_readers = [reader for reader in self._readers[overwritten] if reader != op]
             network.add_tensor(
-                _Tensor(
-                    overwritten, definer=None, readers=readers, size=saved, is_result=False
-                )
+                _Tensor(overwritten, None, other_readers, saved_bytes, is_result=False)
             )
-        # Live in every order, whatever the cut.
-        always_needed = self._always_live + step_bytes + network.certain_bytes
+        needed_in_every_cut = self._always_live + step_bytes + network.certain_bytes
         # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
         building_work = graph.size + len(network.flow_network.heads)  # counted as edges too
         return CutAtOp(
-            bound=always_needed + flow,
+            bound=needed_in_every_cut + flow,
             examined_edges=building_work + flow_edges,
             overwritten=overwritten,
             _network=network,
@@ -250,7 +261,7 @@ class _CutNetwork:
     thus forbids that. The cheapest cut costs as much as the maximum flow.
     """
 
-    def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
+    def __init__(self, graph: TaskGraph, op: OpIndex, sides: list[_Side]) -> None:
         """Add a node for each open op, and an infinite edge for each precedence between two of them.
 
         Args:
@@ -262,9 +273,9 @@ class _CutNetwork:
         self.flow_network = Network()
         self.certain_bytes = 0
         """Bytes of tensors that are live at the step of ``op`` whatever the cut."""
-        self._tensor_edges: dict[int, tuple[int, int]] = {}
+        self._tensor_edges: dict[int, tuple[TensorIndex, OpIndex]] = {}
         """Edge -> a tensor and one of its readers. A certificate states the flow through it as a `Share`."""
-        self._precedences: dict[int, tuple[int, int]] = {}
+        self._precedences: dict[int, tuple[OpIndex, OpIndex]] = {}
         """Edge -> an op and one that depends on it. A certificate states the flow through it as a `Hold`."""
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
@@ -277,50 +288,51 @@ class _CutNetwork:
                     self._precedences[edge] = pred, dependent
 
     def add_tensor(self, tensor: _Tensor) -> None:
-        """Make every cut cost a tensor's bytes in which the tensor is live at the step of the op.
+        """Add a tensor's bytes to the cost of each cut in which the tensor is live at the step of the op.
 
-        That is a cut with the definer before the op and at least one reader not before it. If these are all
-        cuts, the bytes are added to ``certain_bytes``; if some, as edges; if none, nothing is added.
+        In such a cut the definer runs before the op, and at least one reader does not. Adds edges to the
+        network, or to ``certain_bytes`` if the tensor is live in every cut.
         """
-        number, definer, size = tensor.number, tensor.definer, tensor.size
-        is_read_later = tensor.is_result or any(  # in every cut
-            self._sides[reader] is _Side.NOT_BEFORE for reader in tensor.readers
-        )
+        definer, size = tensor.definer, tensor.size
         if definer is None or self._sides[definer] is _Side.BEFORE:
-            if is_read_later:
-                self.certain_bytes += size
-            else:
-                self._add_edges(SOURCE, number, tensor.readers, size)
+            definer_node = SOURCE
         elif self._sides[definer] is _Side.OPEN:
-            node = self._node[definer]
-            if is_read_later:  # live in each cut with the definer before the op
-                edge = self.flow_network.edge(node, SINK, size)
-                # A certificate needs a reader that has not run: it takes the op of the cut.
-                self._tensor_edges[edge] = number, self._op
-            else:
-                self._add_edges(node, number, tensor.readers, size)
-
-    def _add_edges(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
-        """Make every cut cost ``size`` that has node ``tail`` before the op and an open reader not before it.
-
-        The other readers must be known to run before the op: they never keep the tensor live.
-        """
-        open_readers = [reader for reader in readers if self._sides[reader] is _Side.OPEN]
-        if not open_readers:
+            definer_node = self._node[definer]
+        else:  # never live before the step; what the op itself defines counts in its step bytes
             return
-        # A node between ``tail`` and the readers. By the infinite edges, it can be on the side of the source
-        # only if all readers are. Else a cut with ``tail`` on that side costs the edge between them, once.
-        gate = self.flow_network.node()
-        self.flow_network.edge(tail, gate, size)
-        for reader in open_readers:
-            edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
-            self._tensor_edges[edge] = tensor, reader
+        sides_of_readers = [self._sides[reader] for reader in tensor.readers]
+        is_always_read_later = tensor.is_result or _Side.NOT_BEFORE in sides_of_readers
+        if is_always_read_later and definer_node == SOURCE:
+            self.certain_bytes += size
+        elif is_always_read_later:  # so it is live if the definer runs before the op
+            edge = self.flow_network.edge(definer_node, SINK, size)
+            # A `Share` names a reader that is not before the op: the op itself stands for it.
+            self._tensor_edges[edge] = tensor.number, self._op
+        elif _Side.OPEN in sides_of_readers:
+            self._add_edges_to_open_readers(definer_node, tensor)
+        # Else all readers run before the op, and the tensor is dead.
 
-    def dual(self, overwritten: int | None) -> Dual:
+    def _add_edges_to_open_readers(self, definer_node: int, tensor: _Tensor) -> None:
+        """Add a tensor's bytes to the cost of each cut with the definer before the op and an open reader not.
+
+        Before the op means on the side of the source. An open reader is on either side. All other readers
+        run before the op.
+        """
+        # The gate is a node between the definer and the readers. It can be on the side of the source only if
+        # all readers are, as the edges to them are infinite. Else the edge to the gate is cut, once.
+        gate = self.flow_network.node()
+        self.flow_network.edge(definer_node, gate, tensor.size)
+        for reader in tensor.readers:
+            if self._sides[reader] is _Side.OPEN:
+                edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
+                self._tensor_edges[edge] = tensor.number, reader
+
+    def dual(self, overwritten: TensorIndex | None) -> Dual:
         """Return the maximum flow in the form in which a certificate states it, without edges that have no flow.
 
         A share has the bytes that flow from a tensor to one of its readers; a hold has those that flow from
-        an op to a predecessor. ``overwritten`` is the tensor that the op of the cut writes over, if any.
+        a dependent op to its predecessor. ``overwritten`` is the tensor that the op of the cut is assumed to
+        write over, if any.
         """
         shares = [
             Share(tensor, reader, self._flow_through(edge))
@@ -328,18 +340,18 @@ class _CutNetwork:
             if self._flow_through(edge)
         ]
         holds = [
-            Hold(op, dependent, self._flow_through(edge))
-            for edge, (op, dependent) in self._precedences.items()
+            Hold(predecessor, dependent, self._flow_through(edge))
+            for edge, (predecessor, dependent) in self._precedences.items()
             if self._flow_through(edge)
         ]
-        return Dual(tuple(shares), tuple(holds), overwritten)
+        return Dual(tuple(shares), tuple(holds), replaced=overwritten)
 
     def _flow_through(self, edge: int) -> int:
         """Return the flow through an edge: the residual capacity of its reverse, ``edge ^ 1``."""
         return self.flow_network.residual[edge ^ 1]
 
 
-def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
+def cut_bound(graph: TaskGraph, order: Sequence[OpIndex]) -> int:
     """Return a lower bound on the peak of all orders, from cuts at the fullest steps of one order."""
     cuts = CutBounds(graph)
     bounds = [cuts.lowest_cut(op, _MAX_EDGES).bound for op in promising_ops(graph, order)]
@@ -358,12 +370,13 @@ class BoundSearch:
     """
 
     def __init__(self, graph: TaskGraph, bound: int) -> None:
+        """Start with a lower bound on the peak that is already known, or a higher one of a single op."""
         self._graph = graph
         self._cuts = CutBounds(graph)
         self.bound = max([bound, *local_bounds(graph)])
 
     def try_promising_ops(
-        self, order: Sequence[int], best_peak: int, budget: WorkBudget
+        self, order: Sequence[OpIndex], best_peak: int, budget: WorkBudget
     ) -> None:
         """Raise the bound by cuts at the `promising_ops` of an order."""
         for op in promising_ops(self._graph, order):
@@ -371,7 +384,7 @@ class BoundSearch:
                 return
             self.bound = max(self.bound, self._cut_at(op, budget))
 
-    def try_pairs(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
+    def try_pairs(self, order: Sequence[OpIndex], best_peak: int, budget: WorkBudget) -> None:
         """Raise the bound by cuts at the `independent_pairs` of the fullest ops of an order."""
         for op, other in independent_pairs(self._graph, order):
             if self._is_finished(best_peak, budget):
@@ -384,10 +397,10 @@ class BoundSearch:
 
     def _cut_at(
         self,
-        op: int,
+        op: OpIndex,
         budget: WorkBudget,
-        earlier: Sequence[int] = (),
-        later: Sequence[int] = (),
+        earlier: Sequence[OpIndex] = (),
+        later: Sequence[OpIndex] = (),
     ) -> int:
         """Return a lower bound of the bytes at an op's step, and spend the work of the cut.
 
@@ -398,7 +411,7 @@ class BoundSearch:
         budget.spend(cut.examined_edges // _EDGES_PER_WORK)
         return cut.bound
 
-    def _pair_bound(self, op: int, other: int, budget: WorkBudget) -> int:
+    def _pair_bound(self, op: OpIndex, other: OpIndex, budget: WorkBudget) -> int:
         """Return a lower bound of the peak from two independent ops, or a number that is not above ``bound``.
 
         One of them runs first. In either case the peak is at least the bytes at the step of each, so
@@ -415,19 +428,21 @@ class BoundSearch:
         return min(cases)
 
 
-def promising_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+def promising_ops(graph: TaskGraph, order: Sequence[OpIndex]) -> list[OpIndex]:
     """Return the ops at the steps of an order with most live bytes, not close to one another."""
     distance = len(order) // _MIN_DISTANCE_DIVISOR
-    chosen: list[int] = []
+    positions: list[int] = []
     for position in _fullest_positions(graph, order):
-        if all(abs(position - other) > distance for other in chosen):
-            chosen.append(position)
-        if len(chosen) == _TRIED_OPS:
+        if all(abs(position - other) > distance for other in positions):
+            positions.append(position)
+        if len(positions) == _TRIED_OPS:
             break
-    return [order[position] for position in chosen]
+    return [order[position] for position in positions]
 
 
-def independent_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[int, int]]:
+def independent_pairs(
+    graph: TaskGraph, order: Sequence[OpIndex]
+) -> Iterator[tuple[OpIndex, OpIndex]]:
     """Yield the pairs of ops at the fullest steps of an order in which neither op depends on the other."""
     positions = _fullest_positions(graph, order)[:_PAIRED_OPS]
     ops = [order[position] for position in positions]
@@ -438,7 +453,7 @@ def independent_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[
                 yield op, other
 
 
-def _fullest_positions(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+def _fullest_positions(graph: TaskGraph, order: Sequence[OpIndex]) -> list[int]:
     """Return the positions in an order, those with most live bytes first."""
-    steps = trace(graph, order)
-    return sorted(range(len(order)), key=lambda position: -steps[position])
+    bytes_at = trace(graph, order)
+    return sorted(range(len(order)), key=lambda position: -bytes_at[position])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.ordering.list_orders import Scheduler
-    from memplan_cli.ordering.task_graph import Order, TaskGraph
+    from memplan_cli.ordering.task_graph import OpIndex, Order, TaskGraph
 
 NO_LIMIT = 1 << 62
 """More bytes than any machine has."""
@@ -49,12 +49,12 @@ class Sweep:
     """
 
     direction: Direction
-    chain: Sequence[int] = ()
+    chain: Sequence[OpIndex] = ()
     slack: int = 0
     limit: int = NO_LIMIT
 
 
-def longest_path(graph: TaskGraph) -> list[int]:
+def longest_path(graph: TaskGraph) -> list[OpIndex]:
     """Return a path with the most ops; of several, the one whose ops stand first in the file."""
     length = [0] * graph.size
     for op in reversed(range(graph.size)):
@@ -72,9 +72,9 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     """Return the demand-driven order, in time near linear in the number of edges.
 
     The ops of ``parameters.chain`` are demanded one after the other, then all others in the order of the
-    file. An op that is demanded runs after all ops that it waits for. Groups of ops that free as many bytes
-    as they add (free groups) run as soon as they can: at the start, and after each op that runs. Backward,
-    the same is done from the last op of the order to the first.
+    file. An op that is demanded runs after all ops that it waits for. Small groups of ops that free as many
+    bytes as they add (free groups) run as soon as they can: at the start, and after each op that runs.
+    Backward, the same is done from the last op of the order to the first.
 
     The numbers of the ops must be a topological order.
     """
@@ -90,24 +90,22 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
 
 
 class _SweepState:
-    """The ops that have run so far in a sweep, and the live bytes.
+    """The ops that have run so far in a sweep and the live bytes, which each run of an op changes.
 
     A backward sweep "runs" ops from the last of the order to the first. An op waits for its predecessors in
     a forward sweep, for its successors in a backward one.
 
     Attributes:
         order: the ops that have run, in the order of the sweep.
-        _done: for each op, whether it has run.
+        _has_run: for each op, whether it has run.
         _waiting: for each op, the ops that wait for it.
         _awaited: for each op, the ops that it waits for.
-        _blockers: for each op, how many of the ops that it waits for have not run.
-        _live: bytes live between the ops that have run and the others.
-        _later_accesses: for each tensor, how many ops access it later in the order than the place that the
-            sweep has reached. Forward, these are ops that have not run; backward, ops that have. A result
-            of the block is accessed once more, after all ops.
-        _last_count: the entry of ``_later_accesses`` if the next op of the sweep is the last in the order
-            to access the tensor. Forward it is 1, for the op itself, which has not run; backward 0.
-        _access_step: what an op that runs adds to the entries of its tensors in ``_later_accesses``.
+        _blocker_count: for each op, how many of the ops that it waits for have not run.
+        _live_bytes: bytes live between the ops that have run and the others.
+        _until_last: for each tensor, how many of its users the sweep has yet to run before the one that
+            is the last of the order. With 0, the next user is that one. Forward, the number falls to 0 as
+            users run. Backward, it starts at 0, as the last user runs first, and falls below. For a result
+            of the block, no op is the last user, so no op meets a 0.
         _users: for each tensor, the ops that access it.
     """
 
@@ -117,49 +115,56 @@ class _SweepState:
         self._is_forward = parameters.direction is Direction.FORWARD
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
-            self._live = graph.initial_bytes
-            self._later_accesses = list(graph.access_counts)
-            self._access_step, self._last_count = -1, 1
+            self._live_bytes = graph.initial_bytes
+            # A result counts one more access, after all ops.
+            self._until_last = [accesses - 1 for accesses in graph.access_counts]
         else:
             self._waiting, self._awaited = graph.preds, graph.succs
-            self._live = graph.final_bytes()
-            self._later_accesses = [int(is_result) for is_result in graph.is_result]
-            self._access_step, self._last_count = 1, 0
+            self._live_bytes = graph.final_bytes()
+            self._until_last = [-1 if is_result else 0 for is_result in graph.is_result]
         self.order: Order = []
-        self._done = [False] * graph.size
-        self._blockers = [len(others) for others in self._awaited]
-        self._users: list[list[int]] = [[] for _ in graph.tensor_bytes]
+        self._has_run = [False] * graph.size
+        self._blocker_count = [len(others) for others in self._awaited]
+        self._users: list[list[OpIndex]] = [[] for _ in graph.tensor_bytes]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 self._users[tensor].append(op)
 
-    def is_blocked(self, op: int) -> bool:
+    def is_blocked(self, op: OpIndex) -> bool:
         """Whether an op has to wait for another one."""
-        return self._blockers[op] > 0
+        return self._blocker_count[op] > 0
 
-    def in_direction(self, ops: Sequence[int]) -> Sequence[int]:
+    def in_direction(self, ops: Sequence[OpIndex]) -> Sequence[OpIndex]:
         """Return ops in the direction of this sweep."""
         return ops if self._is_forward else ops[::-1]
 
-    def demand(self, wanted: int) -> None:
-        """Run an op and all ops that it waits for, in the order of the file (backward, in its reverse).
+    def demand(self, wanted: OpIndex) -> None:
+        """Run an op, and before it all ops that it waits for.
 
-        After each of these ops, run the free groups that it makes possible.
+        After each of these ops, the free groups that it makes possible run: a few ops each, after which no
+        more bytes are live than before. So an op that ``wanted`` waits for may have run in such a group.
         """
-        if self._done[wanted]:
-            return
-        missing, stack = {wanted}, [wanted]
-        while stack:
-            for other in self._awaited[stack.pop()]:
-                if not self._done[other] and other not in missing:
-                    missing.add(other)
-                    stack.append(other)
-        for op in self.in_direction(sorted(missing)):
-            if not self._done[op]:  # no group has run it meanwhile
+        for op in self._ops_to_run(wanted):
+            if not self._has_run[op]:
                 self._run(op)
                 self.run_free_groups(self._group_starts_after([op]))
 
-    def run_free_groups(self, starts: Iterable[int]) -> None:
+    def _ops_to_run(self, wanted: OpIndex) -> Sequence[OpIndex]:
+        """Return an op and all that it waits for, as far as they have not run, in the order to run them.
+
+        That is the order of the file, backward its reverse.
+        """
+        if self._has_run[wanted]:
+            return []
+        to_run, stack = {wanted}, [wanted]
+        while stack:
+            for other in self._awaited[stack.pop()]:
+                if not self._has_run[other] and other not in to_run:
+                    to_run.add(other)
+                    stack.append(other)
+        return self.in_direction(sorted(to_run))
+
+    def run_free_groups(self, starts: Iterable[OpIndex]) -> None:
         """Run the free groups that begin with one of these ops, and the groups that those make possible.
 
         A group is an op and some of the ops that wait for it. A group is free if at most `Sweep.slack` more
@@ -168,95 +173,99 @@ class _SweepState:
         queue = list(starts)
         while queue:
             op = queue.pop()
-            if not self._done[op] and not self._blockers[op]:
+            if not self._has_run[op] and not self.is_blocked(op):
                 queue += self._group_starts_after(self._run_group(op))
 
-    def _run_group(self, first: int) -> list[int]:
+    def _run_group(self, first: OpIndex) -> list[OpIndex]:
         """Run a free group that begins with an op, and return its ops; empty if none is found.
 
-        Ops run one by one until the group is free: after ``first``, always the op that frees most bytes, or
-        else adds fewest, of those that wait for ops of the group alone. All of them are undone if none is
-        left, the next one exceeds the limit of live bytes, or the group gets too large.
+        A group is free if at most `Sweep.slack` more bytes are live after it than before. Ops run one by one
+        until that is so: after ``first``, always the op that adds fewest live bytes (or frees most) of those
+        that wait for no op outside the group. All are undone if no such op is left, the next one exceeds
+        the limit of live bytes, or the group gets too large.
         """
-        live_before = self._live
-        group: list[int] = []
+        live_before = self._live_bytes
+        group: list[OpIndex] = []
         ready = [first]
         while ready and len(group) < _LARGEST_GROUP:
-            changes = [self._change(op) for op in ready]
-            op = ready.pop(changes.index(min(changes)))
+            added_bytes = [self._added_bytes(op) for op in ready]
+            op = ready.pop(added_bytes.index(min(added_bytes)))
             if not self._fits(op):
                 break
             group.append(op)
             ready += self._run(op)
-            if self._live <= live_before + self._parameters.slack:
+            if self._live_bytes <= live_before + self._parameters.slack:
                 return group
         self._undo(group, live_before)
         return []
 
-    def _change(self, op: int) -> int:
-        """Return by how much the live bytes of the sweep change if an op runs next.
+    def _added_bytes(self, op: OpIndex) -> int:
+        """Return by how much the live bytes of the sweep grow if an op runs next; negative if they fall.
 
-        In the order, the op defines its outputs, and frees the tensors of which it is the last to access.
-        A backward sweep passes the op from its end: the live bytes change by the opposite.
+        In the order, the op defines its outputs, and frees the tensors of which it is the last user. A
+        backward sweep passes the op from its end: the live bytes change by the opposite.
         """
-        size, later = self._graph.tensor_bytes, self._later_accesses
-        last_count = self._last_count
-        freed = sum([size[t] for t in self._graph.accesses[op] if later[t] == last_count])
-        growth = self._graph.defined_bytes[op] - freed
+        size, until_last = self._graph.tensor_bytes, self._until_last
+        freed_bytes = sum([size[t] for t in self._graph.accesses[op] if not until_last[t]])
+        growth = self._graph.defined_bytes[op] - freed_bytes
         return growth if self._is_forward else -growth
 
-    def _fits(self, op: int) -> bool:
+    def _fits(self, op: OpIndex) -> bool:
         """Return whether the bytes live during the step of an op stay within the limit if it runs next.
 
         An output counts in addition to the inputs, although it may be written over one of them.
         """
-        # Of the two moments around the op, the earlier one in the order:
-        live_before = self._live if self._is_forward else self._live + self._change(op)
+        live_before = self._live_bytes
+        if not self._is_forward:  # the op stands before the place that the sweep has reached
+            live_before += self._added_bytes(op)
         return live_before + self._graph.step_bytes[op] <= self._parameters.limit
 
-    def _run(self, op: int) -> list[int]:
+    def _run(self, op: OpIndex) -> list[OpIndex]:
         """Run an op as the next of the sweep, and return the ops that waited for it alone."""
-        self._live += self._change(op)
-        self.order.append(op)
-        self._done[op] = True
+        self._live_bytes += self._added_bytes(op)  # before its accesses are counted
         for tensor in self._graph.accesses[op]:
-            self._later_accesses[tensor] += self._access_step
+            self._until_last[tensor] -= 1
+        self.order.append(op)
+        self._has_run[op] = True
         ready = []
         for other in self._waiting[op]:
-            self._blockers[other] -= 1
-            if not self._blockers[other]:
+            self._blocker_count[other] -= 1
+            if not self._blocker_count[other]:
                 ready.append(other)
         return ready
 
-    def _undo(self, ops: Sequence[int], live: int) -> None:
-        """Undo the runs of ``ops``, the last that have run. Before them, ``live`` bytes were live."""
-        self._live = live
+    def _undo(self, ops: Sequence[OpIndex], live_before: int) -> None:
+        """Undo the runs of ``ops``, the last that have run. Before them, ``live_before`` bytes were live."""
+        self._live_bytes = live_before
         for op in ops:
             self.order.pop()
-            self._done[op] = False
+            self._has_run[op] = False
             for tensor in self._graph.accesses[op]:
-                self._later_accesses[tensor] -= self._access_step
+                self._until_last[tensor] += 1
             for other in self._waiting[op]:
-                self._blockers[other] += 1
+                self._blocker_count[other] += 1
 
-    def _group_starts_after(self, ops: Iterable[int]) -> list[int]:
+    def _group_starts_after(self, ops: Iterable[OpIndex]) -> list[OpIndex]:
         """Return the ops that may begin a free group now that ``ops`` have run.
 
-        They wait for no op, and had to wait for one of ``ops`` or may add fewer live bytes than before.
+        A free group leaves no more bytes live than before it. The ops returned can run now, and had to wait
+        for one of ``ops`` or may add fewer live bytes than before. An op may do so if it shares a tensor
+        with one of ``ops``, and only at certain places before or after the tensor's last user. Other users
+        are left out: there may be many of them, and the time would not be linear.
         """
-        # Forward, the only user that is left frees the tensor, and two that are left may do so in one group.
-        # Backward, after the first access the tensor is live, and its other users do not add it any more.
-        # With other counts the users change the live bytes as before. There may be many of them, and leaving
-        # them out keeps the time linear.
-        telling_counts = (1, 2) if self._is_forward else (1,)
-        starts: list[int] = []
+        # Forward, with 0, the only user that is left frees the tensor; with 1, the two that are left may do so
+        # in one group. Backward, with -1, the last user has just run, so the others do not make it live.
+        telling_numbers = (0, 1) if self._is_forward else (-1,)
+        starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                if self._later_accesses[tensor] in telling_counts:
+                if self._until_last[tensor] in telling_numbers:
                     starts += self._users[tensor]
         return [
-            op for op in dict.fromkeys(starts) if not self._blockers[op] and not self._done[op]
+            op
+            for op in dict.fromkeys(starts)
+            if not self._blocker_count[op] and not self._has_run[op]
         ]
 
 

@@ -21,7 +21,7 @@ from memplan_cli.core.results.certificate import Move
 
 if TYPE_CHECKING:
     from memplan_cli.core.work_budget import WorkBudget
-    from memplan_cli.ordering.task_graph import Order, TaskGraph
+    from memplan_cli.ordering.task_graph import OpIndex, Order, TaskGraph
 
 MOST_STATES = 50_000
 """The largest number of states of a search that is written down as a witness."""
@@ -47,11 +47,11 @@ class State:
     peak: int
     remaining: int
     live: int
-    ready: tuple[int, ...]
-    ran: tuple[int, ...]
+    ready: tuple[OpIndex, ...]
+    ran: tuple[OpIndex, ...]
     parent: State | None
 
-    def order(self) -> list[int]:
+    def order(self) -> Order:
         """Return the executed ops in the order in which they ran."""
         parts = []
         state: State | None = self
@@ -72,7 +72,7 @@ class StateSpace:
         _work_per_move: one step, and another for every 256 bits of the masks that a move copies.
         _bit: the mask of the op alone.
         _preds: the ops that it waits for.
-        _all: the bits of all ops, and the bit ``size`` of the reader of the results, which never runs.
+        _all: the bits of all ops, and the bit ``size`` of the user of the results, which never runs.
         _accesses: the users and the bytes of each tensor that it accesses.
         _in_place_users: the users of each tensor that it may write over.
     """
@@ -90,7 +90,7 @@ class StateSpace:
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
         self._all = (1 << (size + 1)) - 1
-        users = _user_masks(graph)  # with a bit for a reader of all results
+        users = _user_masks(graph)
         self._accesses = [
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
@@ -109,20 +109,21 @@ class StateSpace:
         start = State(peak, self._all, self._initial_bytes, sources, ran=(), parent=None)
         return self._with_free_ops(start)
 
-    def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
+    def _added_bytes(self, op: OpIndex, remaining: int) -> tuple[int, int]:
         """Return the bytes that an op adds to the live bytes during its step, and those it adds after the step.
 
-        The second number is negative if the op frees more bytes than it defines.
+        The second number is negative if the op frees more bytes than it defines. ``remaining`` is the mask of
+        the ops that have not run, ``op`` among them.
         """
         bit = self._bit[op]
-        step, change = self._step_bytes[op], self._defined_bytes[op]
+        added_during, added_after = self._step_bytes[op], self._defined_bytes[op]
         for users, size in self._accesses[op]:
             if users & remaining == bit:  # the last user of a tensor frees it
-                change -= size
+                added_after -= size
         # The first output takes the place of one of the tensors that end here.
         if any(users & remaining == bit for users in self._in_place_users[op]):
-            step -= self._in_place_bytes[op]
-        return step, change
+            added_during -= self._in_place_bytes[op]
+        return added_during, added_after
 
     def _with_free_ops(self, state: State) -> State:
         """Return a state after all free ops have run too: those that raise neither its live bytes nor its peak."""
@@ -132,11 +133,11 @@ class StateSpace:
         while candidates:
             op = candidates.pop()
             self.work += 1
-            step, change = self._step_and_change(op, remaining)
-            if change > 0 or live + step > state.peak:
+            added_during, added_after = self._added_bytes(op, remaining)
+            if added_after > 0 or live + added_during > state.peak:
                 continue
             remaining ^= self._bit[op]
-            live += change
+            live += added_after
             ran.append(op)
             ready.remove(op)
             ready += self._unblocked(op, remaining)
@@ -145,7 +146,7 @@ class StateSpace:
             state, remaining=remaining, live=live, ready=tuple(ready), ran=tuple(ran)
         )
 
-    def _unblocked(self, op: int, remaining: int) -> list[int]:
+    def _unblocked(self, op: OpIndex, remaining: int) -> list[OpIndex]:
         """Return the ops that wait for no other op once ``op`` has run; it is not in ``remaining``."""
         return [succ for succ in self._succs[op] if not self._preds[succ] & remaining]
 
@@ -154,31 +155,32 @@ class StateSpace:
         children = [self._after(state, op, limit) for op in state.ready]
         return [child for child in children if child is not None]
 
-    def _after(self, state: State, op: int, limit: int) -> State | None:
+    def _after(self, state: State, op: OpIndex, limit: int) -> State | None:
         """Return the state after an op, and after the free ops that can run then; None if the peak is too high.
 
         That is a peak of ``limit`` or more. The free ops do not raise it.
         """
         self.work += 1 + self._work_per_move + len(state.ready) // 8  # to copy ``ready``
-        step_bytes, change = self._step_and_change(op, state.remaining)
-        peak = max(state.peak, state.live + step_bytes)
+        added_during, added_after = self._added_bytes(op, state.remaining)
+        peak = max(state.peak, state.live + added_during)
         if peak >= limit:
             return None
         remaining = state.remaining ^ self._bit[op]
         ready = [other for other in state.ready if other != op]
         ready += self._unblocked(op, remaining)
-        after = State(peak, remaining, state.live + change, tuple(ready), (op,), parent=state)
+        live = state.live + added_after
+        after = State(peak, remaining, live, tuple(ready), (op,), parent=state)
         return self._with_free_ops(after)
 
 
 def _user_masks(graph: TaskGraph) -> list[int]:
     """Return for each tensor the mask of the ops that access it.
 
-    The bit after the last op stands for a reader of all results of the block that never runs. As the last
-    user of a result, it keeps other ops from freeing the result.
+    The results of the block are never freed. So each has one user more, which stands for the caller of the
+    block: the bit after the last op. This user never runs, so no op is the last to use a result.
     """
-    reader_of_results = 1 << graph.size
-    users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
+    caller = 1 << graph.size
+    users = [caller if is_result else 0 for is_result in graph.is_result]
     for op, accessed in enumerate(graph.accesses):
         for tensor in accessed:
             users[tensor] |= 1 << op

@@ -36,10 +36,11 @@ def fewer_resident(ordering: Ordering, planned_vars: PlannedVars) -> Program | N
     """
     peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
     live, resident = peak_of(ordering.program), resident_of(ordering.program)
-    # Without a search: outputs only add to the live peak, and all are live at the end. So hardly any order
-    # has fewer resident bytes than the larger of the two.
+    # First without a search: hardly any order has fewer resident bytes than the live peak, to which outputs
+    # only add, or than all outputs, which are live at the end. If so few would save too little, give up.
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
-    if not _is_worthwhile(resident, max(live, output_bytes)):
+    fewest_resident = max(live, output_bytes)
+    if not _is_worthwhile(resident, fewest_resident):
         return None
     late = best_order(
         ordering.program,

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Block
     from memplan_cli.ordering.block_graph import StorageFacts
-    from memplan_cli.ordering.contraction import ContractedGraph
-    from memplan_cli.ordering.task_graph import TaskGraph
+    from memplan_cli.ordering.contraction import ClusterId, ContractedGraph
+    from memplan_cli.ordering.task_graph import OpIndex, TaskGraph
 
 _MAX_EDGES_OF_CUT = 20_000_000
 """Edges that one cut may examine."""
@@ -94,18 +94,23 @@ def graph_without_subgraphs(block: Block, facts: StorageFacts) -> TaskGraph:
 def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderProof:
     """Return the witness that no order of a graph has a peak below ``bound``.
 
-    Its method is NOT_CHECKABLE if none is found. ``names`` has the variable of each tensor.
+    That is the first of these that is found: a cut, which shows an op whose step needs ``bound`` bytes in
+    every order; two cuts, one for the orders in which an op runs before another, and one for the rest; all
+    states that a search reaches below the bound. Its method is NOT_CHECKABLE if none is found.
+
+    ``names`` has the variable of each tensor.
     """
     contracted = contract(graph)
+    # Cuts of the graph itself make the shorter proof, which states no fusions. Cuts of clusters show more.
     for candidate in (uncontracted(graph), contracted):
         cuts = _cuts(candidate.graph, bound)
         if cuts:
             return OrderProof(
                 bound,
-                "cut" if len(cuts) == 1 else "pair",
-                tuple(names),
-                candidate.fusions,
-                tuple(_with_ids(cut, candidate.ids) for cut in cuts),
+                method="cut" if len(cuts) == 1 else "pair",
+                tensors=tuple(names),
+                fusions=candidate.fusions,
+                cuts=tuple(_with_ids(cut, candidate.ids) for cut in cuts),
             )
     return states_witness(contracted, bound)
 
@@ -113,9 +118,10 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
 def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
     """Return the proof by search that no order has a peak below ``bound``.
 
-    It lists every state that is reachable below the bound, with its moves to other states. In none of
-    them all ops have run. A move has the ids of its nodes, not their indices in the contracted graph.
-    The method is NOT_CHECKABLE if there are too many states.
+    It lists every state, a set of clusters that have run, that is reachable below the bound, with its moves
+    to other states. In none of them all clusters have run. A move runs a cluster (``nodes``), and then those
+    that raise neither the live bytes nor the peak (``free``). It has the ids of clusters, not their indices in
+    the contracted graph. The method is NOT_CHECKABLE if there are too many states.
     """
     states, ids = states_below(contracted.graph, bound), contracted.ids
     if states is None:
@@ -123,8 +129,8 @@ def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
     states_with_ids = tuple(
         tuple(
             move._replace(
-                nodes=tuple(ids[op] for op in move.nodes),
-                free=tuple(ids[op] for op in move.free),
+                nodes=tuple(ids[cluster] for cluster in move.nodes),
+                free=tuple(ids[cluster] for cluster in move.free),
             )
             for move in moves
         )
@@ -133,7 +139,7 @@ def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
     return OrderProof(bound, "search", fusions=contracted.fusions, states=states_with_ids)
 
 
-def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:
+def _with_ids(cut: Cut, ids: Sequence[ClusterId]) -> Cut:
     """Return a cut of a contracted graph with the ids of clusters in place of their indices.
 
     Clusters are named by the cut itself, the readers of its shares and the ends of its holds. Tensors have
@@ -168,10 +174,10 @@ def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
 
 def _cut(
     bounds: CutBounds,
-    op: int,
+    op: OpIndex,
     bound: int,
-    earlier: int | None = None,
-    later: int | None = None,
+    earlier: OpIndex | None = None,
+    later: OpIndex | None = None,
 ) -> Cut | None:
     """Return the witness that the step of an op needs ``bound`` bytes; None if minimum cuts do not show it.
 
@@ -195,19 +201,18 @@ def _cut(
 def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
     """Return two cuts by which every order needs ``bound`` bytes; empty if none are found.
 
-    They are about two independent ops, one of which runs first. The first cut shows ``bound`` bytes at the
-    step of one of the two ops for all orders in which the one runs first, the second cut for those in which
-    the other does.
+    Two ops, ``op`` and ``other``, do not depend on each other. The first cut shows that all orders with ``op``
+    before ``other`` need the bytes, at the step of either; the second shows it for all with ``other`` first.
     """
     for op, other in independent_pairs(graph, range(graph.size)):
-        cut = _cut_of_pair(bounds, op, other, bound)
-        reverse_cut = _cut_of_pair(bounds, other, op, bound)
-        if cut is not None and reverse_cut is not None:
-            return cut, reverse_cut
+        cut_op_first = _cut_of_pair(bounds, op, other, bound)
+        cut_other_first = _cut_of_pair(bounds, other, op, bound)
+        if cut_op_first is not None and cut_other_first is not None:
+            return cut_op_first, cut_other_first
     return ()
 
 
-def _cut_of_pair(bounds: CutBounds, first: int, second: int, bound: int) -> Cut | None:
+def _cut_of_pair(bounds: CutBounds, first: OpIndex, second: OpIndex, bound: int) -> Cut | None:
     """Return a cut of ``bound`` bytes at one of two ops, for the orders that run ``first`` before ``second``."""
     at_first = _cut(bounds, first, bound, later=second)
     return at_first or _cut(bounds, second, bound, earlier=first)
