@@ -135,10 +135,10 @@ def _names_of(
     config: Path | None,
     overrides: Mapping[str, object],
 ) -> _Names | None:
-    """Return the names of a model's dims and values, and the names that a sweep has for it and it lacks.
+    """Return the names of a model's dims and values, and the names in the sweep's settings that it lacks.
 
-    ``asked_dims`` are the dims in the options of the sweep. Inputs may also be named by settings files. None
-    if the model cannot be read: its row in the result of the sweep will have the error.
+    ``asked_dims`` are the dims in the options of the sweep. None if the model cannot be read: its row in the
+    result of the sweep will have the error.
     """
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
@@ -163,15 +163,17 @@ def _refuse_unknown(names: Sequence[_Names | None]) -> None:
     readable = [item for item in names if item is not None]
     if not readable or len(readable) < len(names):
         return
-    dims = [item.missing_dims for item in readable], [item.dims for item in readable]
-    inputs = [item.missing_inputs for item in readable], [item.values for item in readable]
-    for kind, (missing, known) in (("a dim", dims), ("an input", inputs)):
-        first, *others = missing
-        missing_everywhere = [name for name in first if all(name in other for other in others)]
-        for name in missing_everywhere:
+    for name in readable[0].missing_dims:
+        if all(name in item.missing_dims for item in readable):
+            known = frozenset().union(*(item.dims for item in readable))
             raise SettingsError(
-                f"no model has {kind} called {name!r}",
-                hint=nearest(name, frozenset().union(*known)),
+                f"no model has a dim called {name!r}", hint=nearest(name, known)
+            )
+    for name in readable[0].missing_inputs:
+        if all(name in item.missing_inputs for item in readable):
+            known = frozenset().union(*(item.values for item in readable))
+            raise SettingsError(
+                f"no model has an input called {name!r}", hint=nearest(name, known)
             )
 
 

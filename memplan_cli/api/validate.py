@@ -310,9 +310,9 @@ def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> 
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
-            # The two lowest above 0. If there is one, it is both numbers; if there is none, 0 is.
-            lowest = [value for value in limits.values[:3] if value] or [0]
-            first[name], second[name] = lowest[0], lowest[:2][-1]
+            above_zero = [value for value in limits.values[:3] if value] or [0]
+            first[name] = above_zero[0]
+            second[name] = above_zero[1] if len(above_zero) > 1 else first[name]
     return replace(binding.at(first), others=second)
 
 

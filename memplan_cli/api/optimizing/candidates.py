@@ -213,7 +213,8 @@ class TargetCandidates:
         weight_names = [data_name(out, kind, taken=file.data_files) for kind in kinds]
         # The weights will be copied beside the output, which fails if another file has their name. Such a
         # file is refused now, for the fused graph alone: the unfused one may not be made.
-        refuse_foreign_weights(out, weight_names[:1], own_weights(out))
+        weights_of_fused = weight_names[0]
+        refuse_foreign_weights(out, [weights_of_fused], own_weights(out))
         folder = self.folder / packing.name
         folder.mkdir()
         # ONNX Runtime appends ``.data`` to the name of a dump for its weights.
