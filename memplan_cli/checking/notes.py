@@ -214,12 +214,10 @@ def _check_settings_of_model(
             # updates itself, which are not among the donated pairs.
             bound = {cache.output: cache.input for cache in report.caches.buffers}
         yield from mismatches([Comparison("io_binding", dict(settings.io_binding), bound)])
-    yield from _check_ort_config(planned, settings)
+    yield from _check_config(planned, settings)
 
 
-def _check_ort_config(
-    planned: PlannedModel, settings: RuntimeSettings | None
-) -> Iterator[str]:
+def _check_config(planned: PlannedModel, settings: RuntimeSettings | None) -> Iterator[str]:
     """Yield a message if the model's ``ort_config`` is neither that of the original nor that of the settings.
 
     ``ort_config`` is an entry of the metadata, from which ONNX Runtime reads some session options as numbers.

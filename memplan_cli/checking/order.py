@@ -113,9 +113,11 @@ def _orders_kept(graph: GraphProto, original: GraphProto) -> Iterator[bool | Non
     indices = {
         name: index for index, node in enumerate(original.node) for name in node.output if name
     }
-    order = [indices.get(next(filter(None, node.output), "")) for node in graph.node]
+    first_outputs = [next(filter(None, node.output), "") for node in graph.node]
+    order = [indices.get(name) for name in first_outputs]
     known = [index for index in order if index is not None]
-    yield None if len(known) < len(order) else known == sorted(known)
+    has_unknown = len(known) < len(order)
+    yield None if has_unknown else known == sorted(known)
     for node, index in zip(graph.node, order, strict=True):
         if index is not None:
             originals = subgraphs_of(original.node[index])

@@ -324,9 +324,9 @@ def _check_late_rule(
     For example, ``node`` allocates 4 bytes for ``into``, which allocates 2 and may write them over the 4:
     4 <= 4 + 2 - 2.
 
-    Return ``need`` and ``replaceable`` of the fused group. If ``into`` surely writes over one of the
-    ``inner_tensors``, which only these two groups use, the need is less by the saving and nothing is left to
-    replace. Else ``into`` keeps what it may replace. ``title`` names the fusion in errors.
+    Return ``need`` and ``replaceable`` of the fused group. If ``into`` may write over one of the ``inner_tensors``,
+    which only these two groups use, it can do so in any order: the need is less by the saving, and nothing is left
+    to replace. Else ``replaceable`` is that of ``into``. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
