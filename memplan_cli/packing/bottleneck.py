@@ -92,7 +92,8 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) ->
     placement is found. The other buffers of the piece then go into the gaps, by falling area.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
-    size, order = np.array(piece.size, np.int64), np.array(_by_area(piece), np.int64)
+    size = np.array(piece.size, np.int64)
+    by_area = np.array(_by_area(piece), np.int64)
     fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK  # `fill` compares pairs of buffers
     for subset in bottleneck_subsets(piece):
         if best.may_stop(budget):
@@ -100,8 +101,9 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) ->
         offsets = _place_alone(piece, subset, best.bound, budget)
         if offsets is None:
             continue
+        # Buffers that are not in the subset have the offset NOWHERE. `fill` gives them their offsets.
         by_offset = np.argsort(offsets, kind="stable")
-        height = fill(start, end, size, offsets, by_offset, order)  # completes `offsets`
+        height = fill(start, end, size, offsets, by_offset, by_area)
         budget.spend(fill_work)
         if height < best.height:
             best = replace(best, placement=tuple(map(int, offsets)), height=height)

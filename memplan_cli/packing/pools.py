@@ -117,22 +117,23 @@ def _assign_same_shape(problem: Problem) -> SlotAssignment:
 def _cheapest_by_dtype(problem: Problem, of_level0: SlotAssignment) -> SlotAssignment:
     """Return the cheapest assignment found at level 1, where all buffers of a slot have one dtype.
 
-    Slots are sought for each dtype separately. A dtype keeps those of level 0, whose buffers have one shape
-    too, if no cheaper ones are found.
+    Slots are sought for each dtype separately. A dtype keeps its slots of level 0, whose buffers have one
+    shape too, if no cheaper ones are found.
     """
     buffers = of_level0.buffers
-    # The dtype of each buffer, and its slot among those of the dtype. Numbered together below.
+    # For each buffer its dtype, and its slot among those of the dtype. All slots are numbered below.
     slot_of: list[tuple[Hashable, int]] = [("", 0)] * len(buffers)
     for dtype, indices in by_kind(buffers, same_dtype).items():
-        dtype_buffers = slot_buffers([buffers[index] for index in indices], problem.alignment)
-        known_slots = [of_level0.slots[index] for index in indices]
-        slots = best_slots(dtype_buffers, known_slots)
+        level0_slots = [of_level0.slots[index] for index in indices]
+        # Their padded sizes and live ranges, as columns.
+        columns = slot_buffers([buffers[index] for index in indices], problem.alignment)
+        # Returns the slots of level 0 unless it finds cheaper ones.
+        slots = best_slots(columns, known=level0_slots)
         for index, slot in zip(indices, slots, strict=True):
             slot_of[index] = dtype, slot
     numbers: dict[tuple[Hashable, int], int] = {}
-    return SlotAssignment(
-        buffers, tuple(numbers.setdefault(slot, len(numbers)) for slot in slot_of)
-    )
+    numbered = tuple(numbers.setdefault(slot, len(numbers)) for slot in slot_of)
+    return SlotAssignment(buffers, numbered)
 
 
 def level0(problem: Problem) -> Layout:

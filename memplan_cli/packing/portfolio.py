@@ -36,8 +36,8 @@ BOTTLENECK_BUFFERS = 20_000
 """Buffers of the largest piece of which bottleneck subsets are searched."""
 
 BOTTLENECK_GAP = 0.02
-"""Gap between height and bound, as a share of the bound, above which bottleneck subsets are not
-tried for a piece of more than `SEARCHED_BUFFERS` buffers: too many buffers decide then."""
+"""Widest gap between height and bound, as a share of the bound, at which bottleneck subsets are tried for
+a piece of more than `SEARCHED_BUFFERS` buffers."""
 
 BOTTLENECK_SHARE = 0.2
 """Share of the work for bottleneck subsets, if the gap is worth all of the work."""
@@ -82,7 +82,7 @@ def portfolio(
 def _lower_pieces(
     reduction: Reduction,
     placements: Sequence[Placement],
-    target_units: int,
+    target_height: int,
     budget: WorkBudget,
     progress: Callable[[str], None],
 ) -> tuple[Layout, int]:
@@ -90,24 +90,29 @@ def _lower_pieces(
 
     The arena is as tall as its tallest piece. So a piece is lowered to the height of the pieces before it at
     most, and not at all if it is no taller. Each gets an equal part of the work that is left.
+
+    ``target_height`` is the height in units that is low enough for the caller: searches end there, although
+    lower layouts may exist.
     """
     lowered = list(placements)
     heights = [*map(height_of, reduction.pieces, placements)]
-    bound = reduction.load  # in units; no arena is lower
-    goal = bound  # the height that is low enough for the next piece
-    too_tall = [index for index, height in enumerate(heights) if height > goal]
+    bound = reduction.load  # no arena is lower
+    # Lowering a piece further than this does not lower the arena: the bound, or the tallest piece so far.
+    useful_height = bound
+    too_tall = [index for index, height in enumerate(heights) if height > bound]
     too_tall.sort(key=lambda index: -heights[index])
     for count_before, index in enumerate(too_tall):
-        if heights[index] <= goal:
+        if heights[index] <= useful_height:
             break
         part = budget.share(1 / (len(too_tall) - count_before))
-        best = BestPlacement(placements[index], heights[index], goal, target_units)
+        best = BestPlacement(placements[index], heights[index], useful_height, target_height)
         best = _lower_piece(reduction.pieces[index], best, part, progress)
         lowered[index] = best.placement
-        is_goal_refuted = best.bound > goal
-        if is_goal_refuted:  # it is proved that the piece, and so the arena, needs more
+        if (
+            best.bound > useful_height
+        ):  # it is proved that the piece, and so the arena, needs more
             bound = best.bound
-        goal = max(goal, best.height)
+        useful_height = max(useful_height, best.height)
     return layout_of(reduction, lowered), reduction.arena_bytes(bound)
 
 
@@ -144,7 +149,7 @@ def _lower_piece(
     if searcher is not None:
         report_exact_search()
         best = try_bound(searcher, best, budget)
-    if not best.may_stop(budget) and _has_bottleneck(piece, best):
+    if not best.may_stop(budget) and _is_bottleneck_worthwhile(piece, best):
         report(f"fitting {buffers} buffers around bottleneck subsets")
         share = BOTTLENECK_SHARE * best.worthwhile_share
         best = lowered_by_subsets(piece, best, budget.share(share))
@@ -155,12 +160,19 @@ def _lower_piece(
     return best
 
 
-def _has_bottleneck(piece: Piece, best: BestPlacement) -> bool:
-    """Return whether few buffers may decide the height, so that searching these is worth it."""
+def _is_bottleneck_worthwhile(piece: Piece, best: BestPlacement) -> bool:
+    """Return whether to place the large buffers of a piece's full sections first, in search of less height."""
     buffers = len(piece.size)
-    is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
-    if buffers > BOTTLENECK_BUFFERS or (buffers > SEARCHED_BUFFERS and is_gap_wide):
+    if (
+        buffers > BOTTLENECK_BUFFERS
+    ):  # placing the other buffers around them compares all pairs
         return False
+    # A wide gap to the bound is made by many buffers. Where these are too many for one search, a few of them
+    # do not close the gap.
+    is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
+    if buffers > SEARCHED_BUFFERS and is_gap_wide:
+        return False
+    # If the gap is so narrow that it is worth less work than the last search gets anyway, that one is enough.
     return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 

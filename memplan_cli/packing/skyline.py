@@ -104,31 +104,32 @@ class _UnplacedBuffers:
 
 @dataclass(slots=True)
 class _Skyline:
-    """Level segments of the skyline, as a linked list.
+    """The skyline, that is the top of the placed buffers in each section, as a row of level segments.
+
+    A segment is known by its first section.
 
     Attributes:
         sections: Number of sections of the piece.
-        level: Level in units of each segment, by its first section.
-        stop: Section after the last of each segment, by its first section.
-        left_begin: First section of the segment on the left of each segment, by its first section;
-            -1 at the edge.
+        level: Level in units of each segment.
+        stop: Section after the last of each segment. The next segment begins there.
+        left_of: The segment on the left of each segment; -1 for the first one.
         queue: Heap of (level, first section, stop); entries of merged segments stay in it.
     """
 
     sections: int
     level: dict[int, int] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
-    left_begin: dict[int, int] = field(default_factory=dict)
+    left_of: dict[int, int] = field(default_factory=dict)
     queue: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def add(self, begin: int, stop: int, level: int, left_begin: int) -> None:
+    def add(self, begin: int, stop: int, level: int, left: int) -> None:
         """Add the segment [begin, stop), in which there is none now, and link it with both neighbors.
 
-        ``left_begin`` is the first section of the segment on its left, or -1 at the edge.
+        ``left`` is the segment on its left, -1 if there is none.
         """
-        self.level[begin], self.stop[begin], self.left_begin[begin] = level, stop, left_begin
+        self.level[begin], self.stop[begin], self.left_of[begin] = level, stop, left
         if stop < self.sections:
-            self.left_begin[stop] = begin
+            self.left_of[stop] = begin
         heappush(self.queue, (level, begin, stop))
 
     def pop_lowest(self) -> tuple[int, int, int]:
@@ -142,23 +143,23 @@ class _Skyline:
 
     def lower_wall(self, begin: int, stop: int) -> int:
         """Return the lower of the levels on both sides of [begin, stop)."""
-        left_wall = self.level[self.left_begin[begin]] if begin else _INFINITE
+        left_wall = self.level[self.left_of[begin]] if begin else _INFINITE
         right_wall = self.level[stop] if stop < self.sections else _INFINITE
         return min(left_wall, right_wall)
 
-    def add_merged(self, begin: int, stop: int, level: int, left_begin: int) -> None:
-        """Add the segment [begin, stop), joined with the neighbors that have the same level.
+    def add_merged(self, begin: int, stop: int, level: int, left: int) -> None:
+        """Add the segment [begin, stop), joined with a neighbor on either side that has the same level.
 
-        Arguments as `add`. A segment is known by its first section: ``left_begin`` is that of the segment on
-        the left, ``stop`` that of the segment on the right.
+        ``left`` is the first section of the segment on its left, -1 if there is none. The segment on its
+        right begins at ``stop``.
         """
-        if begin and self.level[left_begin] == level:
-            del self.level[left_begin]
-            begin, left_begin = left_begin, self.left_begin[left_begin]
+        if left >= 0 and self.level[left] == level:
+            del self.level[left]
+            begin, left = left, self.left_of[left]
         if stop < self.sections and self.level[stop] == level:
             del self.level[stop]
             stop = self.stop[stop]
-        self.add(begin, stop, level, left_begin)
+        self.add(begin, stop, level, left)
 
     def raise_part(
         self, valley: tuple[int, int, int], start: int, end: int, level: int
@@ -171,14 +172,14 @@ class _Skyline:
             becomes   begin     start     end      stop     three segments, the middle one raised
         """
         floor, begin, stop = valley
-        left_begin = self.left_begin[begin]
+        left_of_raised = self.left_of[begin]  # the segment on the left of the valley
         if begin < start:
-            self.add(begin, start, floor, left_begin)
-            left_begin = begin
+            self.add(begin, start, floor, left_of_raised)
+            left_of_raised = begin
         if end < stop:
-            self.add(end, stop, floor, left_begin=start)
+            self.add(end, stop, floor, left=start)
         # Last, because `add_merged` compares the raised segment with both neighbors.
-        self.add_merged(start, end, level, left_begin)
+        self.add_merged(start, end, level, left_of_raised)
 
 
 def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
@@ -190,7 +191,7 @@ def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
     """
     sections = len(piece.loads)
     unplaced, skyline = _UnplacedBuffers(piece.start, piece.end, order), _Skyline(sections)
-    skyline.add(0, sections, level=0, left_begin=-1)
+    skyline.add(0, sections, level=0, left=-1)
     offsets = [0] * len(order)
     remaining = len(order)
     while remaining:

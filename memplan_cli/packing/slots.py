@@ -93,22 +93,23 @@ def slot_bound(problem: Problem, kind: Callable[[Buffer], Hashable]) -> int:
 
 
 def least_slots(buffers: SlotBuffers) -> list[int]:
-    """Return the least sizes of the slots, the largest first. Their sum bounds any assignment.
+    """Return the least sizes of the slots, the largest first. Their sum is a lower bound of any assignment.
 
-    Buffers are added by falling size, all of one size at once; whenever they raise the most that
-    are live together, slots of their size are needed. Takes one pass over the sections for each
-    size; models have few sizes.
+    Buffers are added by falling size. If those of one size raise the number of buffers that are live
+    together at most from 3 to 5, two more slots are needed, of this size. Takes one pass over the
+    sections for each size; models have few sizes.
     """
     indices: dict[int, list[int]] = {}
     for index, size in enumerate(buffers.sizes):
         indices.setdefault(size, []).append(index)
-    change = [0] * (buffers.sections + 1)
+    change = [0] * (buffers.sections + 1)  # in the number of live buffers, at each section
     slot_sizes: list[int] = []
     for size in sorted(indices, reverse=True):
         for index in indices[size]:
             change[buffers.starts[index]] += 1
             change[buffers.ends[index]] -= 1
-        slot_sizes += [size] * (max(accumulate(change)) - len(slot_sizes))
+        most_live = max(accumulate(change))
+        slot_sizes += [size] * (most_live - len(slot_sizes))
     return slot_sizes
 
 
@@ -156,7 +157,7 @@ def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Ass
     """Return the cheapest assignment that is found; of equals, the first.
 
     ``known`` is a valid assignment; the result costs no more. Unless it costs the least possible, first
-    fit is tried, and best fit within ``work`` units.
+    fit is tried, and best fit in rounds of at most ``work`` units.
     """
     least_sizes = least_slots(buffers)
     bound = sum(least_sizes)
@@ -175,9 +176,10 @@ def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Ass
 def _candidates(
     buffers: SlotBuffers, least_sizes: Sequence[int], work: int
 ) -> Iterator[Assignment]:
-    """Yield the assignment of first fit, then one for each round of best fit, within ``work`` units.
+    """Yield the assignment of first fit, then one for each round of best fit.
 
-    There must be a buffer. ``least_sizes`` are the sizes from `least_slots`, one for each slot.
+    The rounds of best fit take at most ``work`` units. First fit has a limit of its own, FIRST_FIT_WORK,
+    above which it is left out. ``least_sizes`` are the sizes from `least_slots`. There must be a buffer.
     """
     buffer_count, slot_count = len(buffers.sizes), len(least_sizes)
     # A unit of work is the comparison of a buffer with a slot, by integers that have a bit for each section
@@ -187,16 +189,16 @@ def _candidates(
         yield first_fit(buffers, sorted(range(buffer_count), key=partial(by_size, buffers)))
     round_work = buffer_count * (_WORK_PER_BUFFER + slot_count * comparison_work)
     rounds = min(work // round_work, MAX_ROUNDS)
-    yield from with_priorities(buffers, least_sizes, rounds)
+    yield from best_fit_rounds(buffers, least_sizes, rounds)
 
 
-def with_priorities(
+def best_fit_rounds(
     buffers: SlotBuffers, least_sizes: Sequence[int], rounds: int
 ) -> Iterator[Assignment]:
     """Yield an assignment for each round of best fit into slots of the least sizes.
 
-    Buffers are assigned by start. One for which no slot was large enough and free comes earlier in
-    later rounds.
+    Buffers are assigned by start. A buffer for which no slot was large enough and free comes earlier
+    in later rounds.
     """
     misses = [0] * len(buffers.sizes)
     keys = [by_start(buffers, index) for index in range(len(misses))]

@@ -160,7 +160,7 @@ def test_every_strategy_is_safe_alone(problem: Problem) -> None:
     sizes = least_slots(spans)
     order = sorted(range(len(buffers)), key=lambda at: slots_module.by_size(spans, at))
     found = [slots_module.first_fit(spans, order)]
-    found += slots_module.with_priorities(spans, sizes, 3)
+    found += slots_module.best_fit_rounds(spans, sizes, 3)
     for slots in found:
         cost = slots_module.cost(spans, slots)
         assignment = SlotAssignment(whole.buffers, tuple(slots))

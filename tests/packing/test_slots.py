@@ -6,12 +6,12 @@ import time
 from memplan_cli.packing.slots import (
     SlotBuffers,
     best_fit,
+    best_fit_rounds,
     best_slots,
     by_size,
     cost,
     first_fit,
     least_slots,
-    with_priorities,
 )
 
 
@@ -74,7 +74,7 @@ def test_best_fit_takes_the_tightest_slot() -> None:
 
 def test_buffers_without_a_slot_come_first_in_the_next_round() -> None:
     buffers = spans((3, 5, 3), (1, 3, 1), (2, 3, 3), (0, 2, 1), (2, 5, 3))
-    costs = [cost(buffers, slots) for slots in with_priorities(buffers, [3, 3, 1], 2)]
+    costs = [cost(buffers, slots) for slots in best_fit_rounds(buffers, [3, 3, 1], 2)]
     assert costs == [9, 7]
 
 

@@ -28,7 +28,6 @@ import numpy as np
 
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.search.state import (
-    BEGIN,
     DEPTH,
     END,
     ENTER,
@@ -44,7 +43,8 @@ from memplan_cli.packing.search.state import (
     OVERFLOWED,
     SECTION,
     SOLVED,
-    STOP,
+    STRETCH_BEGIN,
+    STRETCH_STOP,
     TRAIL,
     UNFINISHED,
     UPCOMING,
@@ -56,11 +56,11 @@ from memplan_cli.packing.search.state import (
     undo,
 )
 from memplan_cli.packing.search.valleys import (
-    DEAD_END,
-    RAISED,
     count_inside,
     find_valleys,
     has_full_basin,
+    has_full_valley,
+    raise_unusable,
     tightest_section,
 )
 
@@ -136,8 +136,8 @@ def _list_options(
 
     Args:
         piece: The buffers.
-        state: The state. Its scratch rows BEGIN and STOP have the valley of each section, and HOLE the
-            level up to which a hole would reach, -1 if there is no slack for one.
+        state: The state. Its scratch rows STRETCH_BEGIN and STRETCH_STOP have the valley of each section,
+            and HOLE the level up to which a hole would reach, -1 if there is no slack for one.
         rank: For each buffer its place in the order in which options are tried.
         level_bonus: Added to a buffer's preference for each wall that it touches if its top is level
             with that of the wall: the skyline gets smoother.
@@ -145,7 +145,8 @@ def _list_options(
     """
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
     is_placed, floor, options = state.is_placed, state.floor, state.options
-    begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]
+    begin = state.scratch[STRETCH_BEGIN, section]
+    stop = state.scratch[STRETCH_STOP, section]
     first_option = state.registers[OPTIONS]
     options_end = first_option
     for buffer in range(piece.first[begin], piece.first[section + 1]):
@@ -189,17 +190,21 @@ def _insert_sorted(
 def _push_frame(
     state: SearchState, section: int, fingerprint: np.uint64, options_end: int
 ) -> None:
-    """Open a frame for the options at a section, which are above the option stack.
+    """Push a frame for several options at a section onto the stack of frames.
 
-    Both stacks grow: the options up to, and without, index ``options_end`` belong to the frame.
-    ``fingerprint`` is that of the present state, to which each of the options is applied.
+    A frame owns a slice of the stack of options, ``state.options``. `_list_options` has written the options
+    of this frame above the top of that stack, up to and without index ``options_end``. They become a part
+    of the stack here. ``fingerprint`` is that of the present state, to which each option will be applied.
     """
     registers = state.registers
+    first_option = registers[OPTIONS]
     frame = state.frames[registers[DEPTH]]
-    frame[FIRST] = registers[OPTIONS]
+    frame[FIRST] = first_option
     frame[END] = options_end
-    frame[UPCOMING] = registers[OPTIONS]
-    frame[MARK] = registers[TRAIL]
+    frame[UPCOMING] = first_option  # the option to try next
+    frame[MARK] = registers[
+        TRAIL
+    ]  # steps logged from here on are undone before the next option
     frame[FINGERPRINT] = np.int64(fingerprint)
     frame[SECTION] = section
     registers[DEPTH] += 1
@@ -230,16 +235,17 @@ def _advance(
     level_bonus: int,
     weigh_failures: int,
 ) -> int:
-    """Take steps while there is a single option; return the next mode.
+    """Take steps while a section has a single option, then open a frame; return the next mode.
 
-    An option is to place a buffer on the floor of a section, or to leave a hole there. The mode is
+    A step places a buffer on the floor of a section, or leaves a hole there. The mode is
 
-    - NEXT if there are several options, for which a frame was opened,
-    - NEXT too if there is no solution: the frame below has further options, or is closed,
     - SOLVED if all buffers are placed,
-    - OVERFLOWED if the stacks or the undo log are too small.
+    - OVERFLOWED if the stacks or the undo log are too small,
+    - else NEXT: the frame on top of the stack tries its next option. The frame is a new one if a section
+      has several options, and an older one if this state has no solution.
 
-    Arguments as `search`. Spends work.
+    Changes ``state`` and spends its work. ``rank`` and ``level_bonus`` decide the order of options
+    (`_list_options`), and ``weigh_failures`` the section (`tightest_section`).
     """
     floor, sections = state.floor, len(state.floor)
     left, right = 0, sections
@@ -253,15 +259,19 @@ def _advance(
             right -= 1
         if left == right:
             return SOLVED
+        # The functions below pass about twice over the buffers and four times over the sections.
         buffers = piece.first[right] - piece.first[left]
         state.registers[WORK] -= 2 * buffers + 4 * (right - left)
+        # Valleys are intervals of level floor between higher walls. They are found in each step anew.
         find_valleys(state, left, right)
         count_inside(piece, state, left, right)
-        section = tightest_section(state, left, right, capacity, weigh_failures)
-        if section == RAISED:  # floors have changed, and so may have the valleys
-            continue
-        if section == DEAD_END or has_full_basin(piece, state, left, right, capacity):
+        if has_full_valley(state, left, right, capacity):
             return NEXT
+        if raise_unusable(state, left, right):  # then valleys have changed
+            continue
+        if has_full_basin(piece, state, left, right, capacity):
+            return NEXT
+        section = tightest_section(state, left, right, capacity, weigh_failures)
         first_option = state.registers[OPTIONS]
         options_end = _list_options(piece, state, rank, level_bonus, section)
         if options_end == first_option + 1:
@@ -287,21 +297,24 @@ def _take_option(piece: PieceArrays, state: SearchState, section: int, option: i
 def _try_next_option(piece: PieceArrays, state: SearchState) -> int:
     """Undo the former option of the frame on top, and take the next one; return the next mode.
 
-    If no option is left, the frame is removed, and its state is remembered as one without a solution. The
-    mode is then NEXT, for the frame below; else it is ENTER.
+    If an option is left, the mode is ENTER: the search goes on from the new state. If none is left, the state
+    has no solution, which is remembered, and the frame is removed. The mode is NEXT then, for the frame below.
     """
     registers = state.registers
     frame = state.frames[registers[DEPTH] - 1]
     undo(piece, state, frame[MARK])
-    upcoming = frame[UPCOMING]
-    if upcoming == frame[END]:
-        _remember_failure(state, np.uint64(frame[FINGERPRINT]))
-        registers[DEPTH] -= 1
-        registers[OPTIONS] = frame[FIRST]
-        return NEXT
-    frame[UPCOMING] = upcoming + 1
-    _take_option(piece, state, frame[SECTION], state.options[upcoming])
-    return ENTER
+    option = frame[
+        UPCOMING
+    ]  # an index of `state.options`, where the frame owns the slice FIRST to END
+    if option < frame[END]:
+        frame[UPCOMING] += 1
+        _take_option(piece, state, frame[SECTION], state.options[option])
+        return ENTER
+    _remember_failure(state, np.uint64(frame[FINGERPRINT]))
+    # Both stacks end where the frame and its options began.
+    registers[DEPTH] -= 1
+    registers[OPTIONS] = frame[FIRST]
+    return NEXT
 
 
 @compiled
@@ -319,7 +332,8 @@ def search(
     OVERFLOWED: the stacks or the undo log are too small. UNFINISHED: the work is used up, and a
     further call continues the search.
 
-    For ``rank`` and ``level_bonus`` see `_list_options`, for ``weigh_failures`` `tightest_section`.
+    ``rank`` and ``level_bonus`` decide the order in which the options at a section are tried
+    (`_list_options`), and ``weigh_failures`` decides the section (`tightest_section`).
     """
     registers = state.registers
     while registers[WORK] > 0:  # `_advance` spends it

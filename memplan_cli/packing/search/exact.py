@@ -134,11 +134,13 @@ class Searcher:
     def _search_once(
         self, capacity: int, restart: int, budget: WorkBudget
     ) -> tuple[Answer, Placement]:
-        """Search for a placement within ``capacity`` units, with the order of options of one restart.
+        """Search for a placement within ``capacity`` units, in the way of one restart.
 
-        The answer is UNKNOWN if the budget is over or a stack of the search is full. The failed states and the
-        failures of sections that are found are kept for later restarts. Of the restarts with random changes
-        (`_rank`), some weigh sections by their failures.
+        At each step, the search has some options: buffers to place at a section. Restarts differ in the order
+        in which options are tried, and some of those with random changes (`_rank`) also choose the section by
+        its failures. The failed states and failures are kept for later restarts.
+
+        The answer is UNKNOWN if the budget is over, or a stack of the search is full.
         """
         state = new_state(self.arrays, self._failed, self._failures)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
@@ -146,10 +148,11 @@ class Searcher:
         noisy_restart = restart - len(_OPTION_ORDERS)  # negative: no random changes
         weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_EVERY == 0)
         while not budget.is_over():
+            # A slice of work at a time, so that the deadline is kept.
             allowed = min(SLICE_WORK, budget.remaining)
             state.registers[WORK] = allowed
             with np.errstate(over="ignore"):  # hashes wrap around; without numba, numpy warns
-                mode = search(
+                result = search(
                     self.arrays,
                     state,
                     capacity,
@@ -158,12 +161,13 @@ class Searcher:
                     weigh_failures,
                 )
             budget.spend(allowed - int(state.registers[WORK]))
-            if mode == SOLVED:
+            if result == SOLVED:
                 return Answer.YES, self._placement(state)
-            if mode == FAILED:
+            if result == FAILED:
                 return Answer.NO, ()
-            if mode == OVERFLOWED:
-                break
+            if result == OVERFLOWED:
+                return Answer.UNKNOWN, ()
+            # UNFINISHED: the slice is used up, and the next one continues the search.
         return Answer.UNKNOWN, ()
 
     def _rank(self, option_order: OptionOrder, restart: int) -> Ints:

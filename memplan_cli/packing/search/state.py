@@ -75,9 +75,9 @@ _FRAME_COLUMNS = 6
 
 # Rows of `SearchState.scratch`, with one entry for each section. For valleys and inside buffers see
 # `valleys`.
-BEGIN = 0
-"""First section of the level stretch of floor that holds the section."""
-STOP = 1
+STRETCH_BEGIN = 0
+"""First section of the stretch of equal floors that holds the section."""
+STRETCH_STOP = 1
 """Section after the last of that stretch."""
 CAP = 2
 """Lower wall of the valley that holds the section, in units; -1 if the stretch is no valley."""
@@ -142,8 +142,8 @@ class SearchState(NamedTuple):
     registers: Ints
     """The scalars of the search, at the indices TRAIL to WORK."""
     scratch: Ints
-    """Temporary rows with one entry for each section and one for their end, at the indices BEGIN to
-    CHANGE."""
+    """Temporary rows with one entry for each section and one for their end, at the indices
+    STRETCH_BEGIN to CHANGE."""
     preference: Ints
     """Temporary: of each buffer, the preference with which it is sorted among the options."""
     failed: Words

@@ -1,10 +1,11 @@
 """Valleys of a skyline: where to branch, and bounds that prune.
 
-A *valley* is an interval of sections with level floor that has a higher floor, or the edge of
-the piece, on both sides. (Sections whose buffers are all placed have an infinite floor.) Take any section of a valley, and a layout in which no
-buffer can be moved down. There, either a buffer that covers the section and fits between the
-walls is on the floor, or a hole is left. This holds for every section of every valley, so the
-search may branch at the section with the fewest options.
+A *stretch* is an interval of sections with equal floors, as long as possible. It is a *valley* if the
+floor is higher, or the piece ends, on both sides. (Sections whose buffers are all placed have an
+infinite floor.) Take any section of a valley, and a layout in which no buffer can be moved down.
+There, either a buffer that covers the section and fits between the walls is on the floor, or a hole
+is left. This holds for every section of every valley, so the search may branch at the section with
+the fewest options.
 
     offset
       ^      wall               cap     the lower of the two walls
@@ -15,8 +16,8 @@ search may branch at the section with the fewest options.
       +----+--------------+->   over a wall, so it goes to ``cap`` or higher.
                section
 
-`find_valleys` and `count_inside` fill scratch rows of `SearchState` for `tightest_section`, which
-leaves the levels of holes for `depth_first`.
+`find_valleys` and `count_inside` fill scratch rows of `SearchState`, one entry for each section. The
+other functions read these rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.search.state import (
-    BEGIN,
     CAP,
     CHANGE,
     HOLE,
@@ -36,17 +36,14 @@ from memplan_cli.packing.search.state import (
     SMALLEST_RIGHT,
     STACK_BEGIN,
     STACK_LEVEL,
-    STOP,
+    STRETCH_BEGIN,
+    STRETCH_STOP,
     WORK,
     raise_floor,
 )
 
 if TYPE_CHECKING:
-    from memplan_cli.packing.search.state import PieceArrays, SearchState
-
-# Results of `tightest_section` that are no section.
-DEAD_END = -1
-RAISED = -2
+    from memplan_cli.packing.search.state import Ints, PieceArrays, SearchState
 
 FAILURE_BITS = 20
 """Options divided by failures are fractions of so many bits."""
@@ -56,9 +53,9 @@ FAILURE_BITS = 20
 def find_valleys(state: SearchState, left: int, right: int) -> None:
     """Find the valleys among the sections [left, right). Outside of these, the floor counts as infinite.
 
-    Fills three scratch rows for each section: BEGIN and STOP, the first section of its interval of equal
-    floor and the section after its last; and CAP, the lower of both walls, or -1 if the interval is no
-    valley, because the floor on one side is lower.
+    Fills three scratch rows. For each section, STRETCH_BEGIN and STRETCH_STOP are the first section of its
+    stretch of equal floors and the section after the last. CAP is the lower of the two walls beside the
+    stretch; -1 if the stretch is no valley, because the floor on one side is lower.
     """
     scratch, floor = state.scratch, state.floor
     begin = left
@@ -70,131 +67,181 @@ def find_valleys(state: SearchState, left: int, right: int) -> None:
         left_wall = floor[begin - 1] if begin > left else INFINITE
         right_wall = floor[stop] if stop < right else INFINITE
         is_valley = left_wall > level and right_wall > level
-        scratch[BEGIN, begin:stop] = begin
-        scratch[STOP, begin:stop] = stop
+        scratch[STRETCH_BEGIN, begin:stop] = begin
+        scratch[STRETCH_STOP, begin:stop] = stop
         scratch[CAP, begin:stop] = min(left_wall, right_wall) if is_valley else -1
         begin = stop
 
 
 @compiled
 def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) -> None:
-    """Count the inside buffers of all valleys of [left, right), section by section.
+    """Count the inside buffers of the valleys of [left, right): fills four scratch rows.
 
-    A buffer is inside if it is unplaced and lies between the walls of a valley. `find_valleys` has
-    written for each section CAP, which is negative outside of valleys, and STOP, the end of its valley.
-    Fills four scratch rows for each section:
+    An *inside* buffer is unplaced and lies between the walls of a valley. The rows for a valley of four
+    sections with the inside buffers a, of 5 units, and b, of 3 units::
 
-    - INSIDE_UNITS: the units of the inside buffers that cover it,
-    - INSIDE_COUNT: their number, equal ones counted once,
-    - SMALLEST_LEFT and SMALLEST_RIGHT: the size of the smallest inside buffer of its valley that ends
-      before it, and of the smallest that starts after it; INFINITE if there is none.
+        section          0   1   2   3
+        buffers          aaaaa   bbbbb
+        INSIDE_UNITS     5   5   3   3    units of the inside buffers that cover the section
+        INSIDE_COUNT     1   1   1   1    their number, equal ones counted once
+        SMALLEST_LEFT    -   -   5   5    size of the smallest one that ends before the section
+        SMALLEST_RIGHT   3   3   -   -    size of the smallest one that starts after the section
+
+    where ``-`` is INFINITE. `find_valleys` has written CAP, STRETCH_BEGIN and STRETCH_STOP.
     """
-    scratch, is_placed = state.scratch, state.is_placed
-    start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
-    scratch[INSIDE_UNITS, left : right + 1] = 0
-    scratch[INSIDE_COUNT, left : right + 1] = 0
-    scratch[SMALLEST_LEFT, left : right + 1] = INFINITE
-    scratch[SMALLEST_RIGHT, left : right + 1] = INFINITE
-    # First the rows have entries where a buffer begins and stops, changes in the case of INSIDE_UNITS
-    # and INSIDE_COUNT. `_accumulate_inside` turns them into the values of each section.
+    starts, stops, sizes, twin = piece.start, piece.end, piece.size, piece.twin
+    is_placed = state.is_placed
+    cap, stretch_stop = state.scratch[CAP], state.scratch[STRETCH_STOP]
+    inside_units, inside_count = state.scratch[INSIDE_UNITS], state.scratch[INSIDE_COUNT]
+    smallest_left = state.scratch[SMALLEST_LEFT]
+    smallest_right = state.scratch[SMALLEST_RIGHT]
+    inside_units[left : right + 1] = 0
+    inside_count[left : right + 1] = 0
+    smallest_left[left : right + 1] = INFINITE
+    smallest_right[left : right + 1] = INFINITE
+    # First each buffer is entered at its ends only: where it starts, units and count rise, and where it
+    # stops they fall. Buffers are sorted by start: these are all that start in [left, right).
     for buffer in range(piece.first[left], piece.first[right]):
-        begin, stop, size = start[buffer], end[buffer], sizes[buffer]
-        is_between_walls = scratch[CAP, begin] >= 0 and stop <= scratch[STOP, begin]
-        if is_placed[buffer] or not is_between_walls:
+        if is_placed[buffer]:
             continue
-        scratch[INSIDE_UNITS, begin] += size
-        scratch[INSIDE_UNITS, stop] -= size
+        start, stop, size = starts[buffer], stops[buffer], sizes[buffer]
+        is_in_valley = cap[start] >= 0 and stop <= stretch_stop[start]
+        if not is_in_valley:
+            continue
+        inside_units[start] += size
+        inside_units[stop] -= size
         # Of equal buffers the first unplaced one counts as an option, because the others give the same
         # layouts. All have to be placed, so all count as units.
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
-            scratch[INSIDE_COUNT, begin] += 1
-            scratch[INSIDE_COUNT, stop] -= 1
-        scratch[SMALLEST_LEFT, stop] = min(scratch[SMALLEST_LEFT, stop], size)
-        scratch[SMALLEST_RIGHT, begin] = min(scratch[SMALLEST_RIGHT, begin], size)
-    _accumulate_inside(state, left, right)
+            inside_count[start] += 1
+            inside_count[stop] -= 1
+        smallest_left[stop] = min(smallest_left[stop], size)
+        smallest_right[start] = min(smallest_right[start], size)
+    # Then the entries are turned into the values of each section. Units and count fall to 0 at the end of
+    # each valley, so they are summed over all sections.
+    units, count = 0, 0
+    for section in range(left, right):
+        units += inside_units[section]
+        count += inside_count[section]
+        inside_units[section] = units
+        inside_count[section] = count
+    begin = left
+    while begin < right:
+        stop = stretch_stop[begin]
+        _spread_smallest(smallest_left, smallest_right, begin, stop)
+        begin = stop
 
 
 @compiled
-def _accumulate_inside(state: SearchState, left: int, right: int) -> None:
-    """Turn the entries of `count_inside`, where buffers begin and stop, into values of each section.
+def _spread_smallest(ending: Ints, starting: Ints, begin: int, stop: int) -> None:
+    """Turn the smallest buffers at each section into those before and after it, in a stretch [begin, stop).
 
-    Before, an entry is about the buffers that begin or stop at its section alone. INSIDE_UNITS and INSIDE_COUNT
-    are summed up from left to right. A buffer that stops at a section or earlier, in the same valley, ends
-    before that section: SMALLEST_LEFT becomes the smallest of these entries. SMALLEST_RIGHT becomes the
-    smallest of the entries after the section, whose buffers begin after it.
+    Changes both rows. Given are the sizes of the smallest buffer that ends at a section (its last section is
+    the one before), and of the smallest that starts there; INFINITE if there is none::
+
+        section      0   1   2   3             section      0   1   2   3
+        ending       9   -   5   -   becomes   ending       -   -   5   5
+        starting     7   -   3   -             starting     3   3   -   -
+
+    The 9 is about buffers of the stretch before.
     """
-    scratch = state.scratch
-    units, count, smallest = 0, 0, INFINITE
+    ending[begin] = INFINITE
+    smallest_before = INFINITE
+    for section in range(begin + 1, stop):
+        smallest_before = min(smallest_before, ending[section])
+        ending[section] = smallest_before
+    smallest_after = INFINITE
+    for section in range(stop - 1, begin - 1, -1):
+        starting_here = starting[section]
+        starting[section] = smallest_after
+        smallest_after = min(smallest_after, starting_here)
+
+
+@compiled
+def has_full_valley(state: SearchState, left: int, right: int, capacity: int) -> bool:
+    """Return whether, in a section of a valley of [left, right), the buffers must exceed the capacity.
+
+    A buffer that covers the section and is not inside the valley reaches over a wall. So it goes to the cap,
+    the lower of the two walls, or higher. Counts the failure of the section in ``state.failures``.
+    """
+    cap, inside_units = state.scratch[CAP], state.scratch[INSIDE_UNITS]
+    unplaced = state.unplaced
     for section in range(left, right):
-        units += scratch[INSIDE_UNITS, section]
-        count += scratch[INSIDE_COUNT, section]
-        scratch[INSIDE_UNITS, section], scratch[INSIDE_COUNT, section] = units, count
-        is_first_of_valley = scratch[BEGIN, section] == section
-        if is_first_of_valley:
-            smallest = INFINITE
-        else:
-            smallest = min(smallest, scratch[SMALLEST_LEFT, section])
-        scratch[SMALLEST_LEFT, section] = smallest
-    for section in range(right - 1, left - 1, -1):
-        is_last_of_valley = scratch[STOP, section] == section + 1
-        if is_last_of_valley:
-            smallest = INFINITE
-        beginning_here = scratch[SMALLEST_RIGHT, section]
-        scratch[SMALLEST_RIGHT, section] = smallest
-        smallest = min(smallest, beginning_here)
+        units_over_wall = unplaced[section] - inside_units[section]
+        is_valley = cap[section] >= 0
+        if is_valley and units_over_wall > 0 and cap[section] + units_over_wall > capacity:
+            state.failures[section] += 1
+            return True
+    return False
+
+
+@compiled
+def raise_unusable(state: SearchState, left: int, right: int) -> bool:
+    """Raise the floor of sections of valleys that no inside buffer covers; return whether there is one.
+
+    All unplaced buffers over such a section reach over a wall of its valley. So the floor is raised to the
+    cap, the lower of the walls. The scratch rows about valleys are no longer right then.
+    """
+    cap, inside_units = state.scratch[CAP], state.scratch[INSIDE_UNITS]
+    is_raised = False
+    for section in range(left, right):
+        is_valley = cap[section] >= 0
+        if is_valley and inside_units[section] == 0:
+            raise_floor(state, section, cap[section])
+            is_raised = True
+    return is_raised
 
 
 @compiled
 def tightest_section(
     state: SearchState, left: int, right: int, capacity: int, weigh_failures: int
 ) -> int:
-    """Return the section of the valleys of [left, right) with the lowest score, DEAD_END or RAISED.
+    """Return the section of the valleys of [left, right) with the lowest score.
 
-    The score of a section is its number of options: to place one of the unplaced buffers that cover it and fit
-    between the walls of its valley, or to leave a hole. If ``weigh_failures`` is 1, it is divided by the
-    failures of the section: those that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
+    The score of a section is its number of options: to place one of the inside buffers that cover it, or to
+    leave a hole. If ``weigh_failures`` is 1, it is divided by the failures of the section: those that often
+    failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
 
-    DEAD_END: in some section the buffers must exceed the capacity. Its failure is counted.
-    RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap, the lower
-    wall of the valley, so that the valleys have to be found again.
-
-    `find_valleys` and `count_inside` have filled their scratch rows. Fills the row HOLE: the level up to which a
-    hole in the section reaches, or -1 if the buffers above the hole would exceed the capacity.
+    Each section of a valley is covered by an inside buffer (`raise_unusable`). Fills the scratch row HOLE:
+    the level up to which a hole reaches, or -1 if the buffers above it would exceed the capacity.
     """
-    scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
+    cap, inside_count = state.scratch[CAP], state.scratch[INSIDE_COUNT]
+    hole, unplaced = state.scratch[HOLE], state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
-    tightest, least_score = DEAD_END, INFINITE
-    is_raised = False
+    tightest, least_score = left, INFINITE
     for section in range(left, right):
-        cap = scratch[CAP, section]
-        is_in_valley = cap >= 0
-        if not is_in_valley:
+        is_valley = cap[section] >= 0
+        if not is_valley:
             continue
-        inside = scratch[INSIDE_UNITS, section]
-        # Units of buffers that go to the cap or higher.
-        over_walls = unplaced[section] - inside
-        if over_walls > 0 and cap + over_walls > capacity:
-            state.failures[section] += 1
-            return DEAD_END
-        if inside == 0:
-            raise_floor(state, section, cap)
-            is_raised = True
-            continue
-        # A hole reaches up to the lowest buffer above it, which cannot be moved down: it rests on the cap,
-        # or on an inside buffer beside the section. The smallest of these makes the smallest hole.
-        beside = min(scratch[SMALLEST_LEFT, section], scratch[SMALLEST_RIGHT, section])
-        hole = min(cap, floor[section] + beside)
-        is_hole_allowed = hole + unplaced[section] <= capacity
-        scratch[HOLE, section] = hole if is_hole_allowed else -1
+        level = _lowest_hole(state, section)
+        is_hole_allowed = level + unplaced[section] <= capacity
+        hole[section] = level if is_hole_allowed else -1
         # At least one, because a buffer is inside.
-        options = scratch[INSIDE_COUNT, section] + (1 if is_hole_allowed else 0)
+        options = inside_count[section] + (1 if is_hole_allowed else 0)
         score = options
         if weigh_failures and options > 1:
             # Failures are counted from 1 on. A section with one option still comes first.
             score = 1 + (options << FAILURE_BITS) // state.failures[section]
         if score < least_score:
             least_score, tightest = score, section
-    return RAISED if is_raised else tightest
+    return tightest
+
+
+@compiled
+def _lowest_hole(state: SearchState, section: int) -> int:
+    """Return the lowest level at which a buffer above a hole in a section of a valley can rest.
+
+    Either it reaches over a wall, and rests on the cap. Or it lies on an inside buffer that ends before the
+    section or starts after it, at least on the smallest of these, on the floor::
+
+        |   +-----+     |
+        | +-+-+---+     |    a hole (dot) under a buffer that rests on a smaller one
+        | +---+ .       |
+    """
+    smallest_left = state.scratch[SMALLEST_LEFT, section]
+    smallest_right = state.scratch[SMALLEST_RIGHT, section]
+    smallest_beside = min(smallest_left, smallest_right)
+    return int(min(state.scratch[CAP, section], state.floor[section] + smallest_beside))
 
 
 @compiled
@@ -211,10 +258,12 @@ def has_full_basin(
         +---+       +---+
 
     Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry stands
-    for the sections from its begin to the present one, whose floors are at most its level. Counts the failure
-    of the section. Fills the scratch rows STACK_BEGIN and STACK_LEVEL, and as `_must_exceed_capacity`.
+    for the sections from its begin to the present one, whose floors are at most its level. The failure of the
+    section is counted in ``state.failures``. Basins of one level are valleys, and left to `has_full_valley`.
     """
     stack_begin, stack_level = state.scratch[STACK_BEGIN], state.scratch[STACK_LEVEL]
+    # For each section the end of its stretch of equal floors, from `find_valleys`.
+    stretch_stop = state.scratch[STRETCH_STOP]
     floor, depth = state.floor, 0  # ``depth`` is the number of entries on the stack
     for section in range(left, right + 1):
         level = floor[section] if section < right else INFINITE
@@ -226,9 +275,10 @@ def has_full_basin(
             begin = stack_begin[depth]
             left_wall = stack_level[depth - 1] if depth > 0 else INFINITE
             cap = min(left_wall, level)
-            # With one level, it is a valley, of which `tightest_section` has made the test.
-            has_one_level = state.scratch[STOP, begin] >= section
-            if has_one_level or cap == INFINITE:
+            is_valley = (
+                stretch_stop[begin] == section
+            )  # one stretch of equal floors is all of it
+            if is_valley or cap == INFINITE:
                 continue
             if _must_exceed_capacity(piece, state, begin, section, cap, capacity):
                 return True
