@@ -108,9 +108,7 @@ def _lower_pieces(
         best = BestPlacement(placements[index], heights[index], useful_height, target_height)
         best = _lower_piece(reduction.pieces[index], best, part, progress)
         lowered[index] = best.placement
-        if (
-            best.bound > useful_height
-        ):  # it is proved that the piece, and so the arena, needs more
+        if best.bound > useful_height:  # proved: the piece, and so the arena, needs more
             bound = best.bound
         useful_height = max(useful_height, best.height)
     return layout_of(reduction, lowered), reduction.arena_bytes(bound)
@@ -163,16 +161,13 @@ def _lower_piece(
 def _is_bottleneck_worthwhile(piece: Piece, best: BestPlacement) -> bool:
     """Return whether to place the large buffers of a piece's full sections first, in search of less height."""
     buffers = len(piece.size)
-    if (
-        buffers > BOTTLENECK_BUFFERS
-    ):  # placing the other buffers around them compares all pairs
+    if buffers > BOTTLENECK_BUFFERS:  # placing the others around them compares all pairs
         return False
-    # A wide gap to the bound is made by many buffers. Where these are too many for one search, a few of them
-    # do not close the gap.
+    # A wide gap to the bound comes from many buffers. In a large piece they are too many for one search.
     is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
     if buffers > SEARCHED_BUFFERS and is_gap_wide:
         return False
-    # If the gap is so narrow that it is worth less work than the last search gets anyway, that one is enough.
+    # A narrow gap is worth little work, which is left to the search of all capacities.
     return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 

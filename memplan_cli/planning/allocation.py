@@ -221,10 +221,12 @@ class _MatchedPool(NamedTuple):
 def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
     """Return the allocations to slots that are reused whole: of level 0 and of level 1.
 
-    At level 0 all buffers of a slot have one dtype and shape, at level 1 one dtype. Slots are not padded
-    by default, because each is an allocation of its own. An alignment of the settings pads them.
+    A slot holds one buffer after the other. At level 0 its buffers have one dtype and shape, at level 1 one
+    dtype. Slots are not padded by default, because each is an allocation of its own. An alignment of the
+    settings pads them.
     """
     storage = needs.storage(0)  # that of level 1 too: in both, each var has its own buffer
+    # Buffers whose size has the same symbols, such as ``batch*seq``, have the same unit and share slots.
     level0_pools: list[_MatchedPool] = []
     level1_pools: list[_MatchedPool] = []
     for unit, buffers in sorted(storage.buffers_by_unit.items()):
@@ -296,7 +298,9 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
 
 
 def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:
-    """Pack the buffers of one unit, at the largest alignment at which the slots of level 1 are not lower.
+    """Pack the buffers of one unit, at the largest alignment at which they are no higher than their pool.
+
+    The pool has the slots of level 1, which are not padded by default.
 
     In a model of a few small tensors, padding each to the default alignment can take more than
     reuse saves. The alignment is then halved, but not below the widest element: some processors cannot

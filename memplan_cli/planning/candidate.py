@@ -59,14 +59,14 @@ class Runtime:
 
     Attributes:
         aliasing: The operators that share bytes there.
-        settle: Returns a program in an order that suits the runtime's arena better. Arguments:
+        order_for_arena: Returns a program in an order that suits the runtime's arena better. Arguments:
             a program in an order of the lowest live peak, and a predicate of allowed programs.
         arena_bytes: Returns the bytes that the runtime's arena holds for a program in its order;
             None if a size is unknown.
     """
 
     aliasing: Aliasing
-    settle: Callable[[Program, Callable[[Program], bool]], Program]
+    order_for_arena: Callable[[Program, Callable[[Program], bool]], Program]
     arena_bytes: Callable[[Program], int | None]
 
 

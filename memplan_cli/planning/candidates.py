@@ -54,8 +54,8 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
         candidate = recompute(task)
     if task.runtime is not None:
         candidate = for_runtime(task, task.runtime, candidate) or candidate
-    candidate = next(_within_budget(task, [candidate]))
-    yield rewrites.donate(candidate, task) if settings.donate else candidate
+    for within_budget in _within_budget(task, [candidate]):
+        yield rewrites.donate(within_budget, task) if settings.donate else within_budget
 
 
 def _within_budget(
@@ -63,9 +63,9 @@ def _within_budget(
 ) -> Iterator[Candidate]:
     """Yield the candidates whose intermediates and outputs fit a budget in bytes (`PlannedVars.resident`).
 
-    If none fits, the task's program without a new order or recomputation is yielded, if that fits: orders are
-    searched for intermediates alone, and may exceed a budget that chunked regions have met before. Otherwise
-    all candidates are yielded, as without a budget in bytes. There must be a candidate.
+    If none fits, the task's program without a new order or recomputation is yielded, if that fits: chunking may
+    have brought it under the budget, and a new order, searched for intermediates alone, above it again.
+    Otherwise all candidates are yielded, as without a budget in bytes. There must be a candidate.
     """
     budget = task.settings.budget
     if not isinstance(budget, int):
@@ -79,7 +79,7 @@ def _within_budget(
     found = list(candidates_found)
     fitting = [candidate for candidate in found if fits(candidate)]
     if not fitting:
-        # The report still has the facts of the search for recomputation, such as the budget.
+        # The report still has the budget of the search for recomputation. It is met if ``unchanged`` fits.
         recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
         unchanged = Candidate(task.program, task.planned_vars.sizes, recompute=recompute)
         fitting = [unchanged] if fits(unchanged) else found
@@ -191,13 +191,13 @@ def _search_order(
 def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) -> Candidate:
     """Return an order with a lower resident peak, or ``best`` if none is found.
 
-    Its live peak is no higher than that of ``ordering``; slightly higher if that is not proved to be the
-    lowest. The resident peak counts outputs, which stay allocated from their producer to the end of the
-    run: producing them late lowers it.
+    The resident peak counts outputs, which stay allocated from their producer to the end of the run:
+    producing them late lowers it. The live peak of the order is at most that of ``ordering`` if that is proved
+    to be the lowest. Else it may be slightly higher.
     """
     settings = task.settings
     planned_vars = replace(task.planned_vars, sizes=best.sizes)
-    # At levels 0 and 1, another order may need more slots.
+    # At levels 0 and 1, an order with the same live peak may need more slots, which are never split.
     if settings.order == "keep" or settings.level < 2 or not planned_vars.results:
         return best
     if settings.time_limit is not None:  # the limit is for the search that was made already
@@ -216,7 +216,7 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
 def for_runtime(
     task: PlanningTask, runtime: Runtime, candidate: Candidate
 ) -> Candidate | None:
-    """Return the candidate in the order for which a runtime needs least; None: it keeps its own order.
+    """Return the candidate in the order for which a runtime needs least; None: the candidate is not changed.
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
     live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
@@ -236,15 +236,18 @@ def for_runtime(
         live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in orders
     ]
     best = orders[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
-    saved_in_runtime = min(runtime_peaks[1:]) - min(runtime_peaks)
+    peaks_without_search = runtime_peaks[1:]
+    saved_in_runtime = min(peaks_without_search) - min(runtime_peaks)
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
     if plan_peak - plan_peak_in_file > saved_in_runtime:
         return None
     # The runtime's arena may need less in yet another order: it must not raise the plan's peak further.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
-    settled = runtime.settle(best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak)
-    peaks = {**candidate.peaks, "runtime": plan_peak_of(settled)}
-    return replace(candidate, program=settled, order="runtime", peaks=peaks)
+    for_arena = runtime.order_for_arena(
+        best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak
+    )
+    peaks = {**candidate.peaks, "runtime": plan_peak_of(for_arena)}
+    return replace(candidate, program=for_arena, order="runtime", peaks=peaks)
 
 
 def _search_repeatedly(

@@ -93,11 +93,13 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the bytes needed with ``dims``, and with the next larger value of the dim.
+        """Return the point of a dim's value that fits, the largest one.
 
-        ``need`` and ``next_need`` are these bytes; the second are None if no machine has as many, and get
-        ``overhead`` added.
+        ``need`` is what the value needs, and ``next_need`` what the next larger value needs, which does not
+        fit; None: more bytes than any machine has. A user compares the next need with the memory size, so
+        the ``overhead`` of the process, which no need includes, is added to it.
         """
+        beyond = None if next_need is None else next_need.total + overhead
         return cls(
             weights=need.weights,
             inputs=need.inputs,
@@ -105,7 +107,7 @@ class Point(Need):
             planned=need.planned,
             process=need.process,
             dims=dims,
-            beyond=None if next_need is None else next_need.total + overhead,
+            beyond=beyond,
         )
 
 
@@ -284,16 +286,16 @@ def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
 
 
 def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
-    """Return a guess of the answer, from which a search with the exact need of each value starts.
+    """Return a guess of the largest value of the question's dim that fits: by one plan for all values.
 
-    It is the largest value for which one plan for all values fits. ``totals`` are the bytes of this plan, by
+    A search by the exact need of each value starts from the guess. ``totals`` are the bytes of the plan, by
     unit. The guess is 1 if not even 1 fits, or if the totals cannot be evaluated or do not depend on the dim.
     """
 
     def total_at(value: int) -> Need:
         dims = {question.dim: value}
         total = sum(factor * unit_value(unit, dims) for unit, factor in totals.items())
-        # Only the sum of the four parts is compared, so all bytes are put into one of them.
+        # Only the total of a need is compared, so all bytes are put into one of its four parts.
         return Need(weights=0, inputs=0, outputs=0, planned=total)
 
     try:

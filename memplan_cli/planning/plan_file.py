@@ -121,19 +121,20 @@ def _check_settings(plan: Plan) -> None:
 
 
 def _compare_symbolic_peak(plan: Plan) -> Iterator[Comparison]:
-    """Yield the expression of the live peak, counted by the planner's own function.
+    """Yield the recorded expression of the live peak with that of the planner's own `live_peak_text`.
 
-    The checker has no such function, because a maximum of sums of symbols has no canonical form that
-    a second implementation could reproduce. Nothing is yielded for a plan of level 2 with slots: the
-    recorded peak is that of the layout with offsets, but the plan lists the slots that replaced it.
+    The checker has no second implementation: a maximum of sums of symbols has no canonical form that one
+    could reproduce. Nothing is yielded for a plan of level 2 with slots: the recorded peak is that of the
+    layout with offsets, but the plan lists the slots that replaced it.
     """
     recorded = plan.report.symbolic.get("live_peak")
     has_slots = any(tensor.slot is not None for tensor in plan.tensors)
     if recorded is None or (plan.report.level == 2 and has_slots):
         return
-    arenas = zip(plan.arenas, plan.problems, strict=True)
     # Units are unique: `check_plan_figures` refused a plan with two arenas of one unit.
-    buffers_by_unit = {arena.unit: problem.buffers for arena, (problem, _layout) in arenas}
+    buffers_by_unit = {}
+    for arena, (problem, _layout) in zip(plan.arenas, plan.problems, strict=True):
+        buffers_by_unit[arena.unit] = problem.buffers  # the expression depends on no offset
     yield Comparison("live_peak in symbols", recorded, live_peak_text(buffers_by_unit))
 
 

@@ -40,18 +40,22 @@ class _OrderedNode(NamedTuple):
     block_entries: frozenset[str]
 
     def has_label(self, label: str) -> bool:
-        """Whether a label in a release or the peak can mean this node.
+        """Whether a label in a release or the peak can mean this node: true unless another node is meant.
 
-        A label is the name of a node, or ``Conv#3`` for the third node, of type Conv, if it has no name. The
-        order lists a node by its name, or by ``#3`` if it has no name or shares it with a node of its block.
+        The order lists a node by its name, or by its index if it has no name or shares it with another node.
+        If a block has the entries ``a``, ``#1``, ``#2``, a label means
+
+        - ``a``: the node of that entry,
+        - ``Conv#2``, the label of a node without a name: the entry ``#2``,
+        - any other label: ``#1`` or ``#2``. Nodes with one name are listed by index, and the plan does not
+          have their name.
         """
         entry = self.moment.node
-        if label in self.block_entries:  # the name of one node
+        if label in self.block_entries:
             return label == entry
-        _, number_sign, index = label.rpartition("#")
-        if number_sign and f"#{index}" in self.block_entries:  # a node without a name
+        _, _, index = label.rpartition("#")
+        if f"#{index}" in self.block_entries:
             return f"#{index}" == entry
-        # A name of several nodes, each of which is listed by its index.
         return entry.startswith("#")
 
 
@@ -59,12 +63,13 @@ def check_clock(plan: Plan) -> None:
     """Refuse a plan whose order, live ranges, releases and peak do not agree."""
     _check_order(plan)
     try:
-        clock = moments(plan)
+        clock = moments(plan)  # each node of the order with the ticks at which it runs
     except RecursionError as error:
         raise PlanError("the plan's blocks are nested too deeply") from error
     _check_live_ranges(plan, clock)
-    entries = {order.block: frozenset(order.nodes) for order in plan.order}
-    nodes = [_OrderedNode(moment, entries[moment.block]) for moment in clock]
+    # A label is compared with all entries of a block, to tell whether it means another node.
+    entries_by_block = {order.block: frozenset(order.nodes) for order in plan.order}
+    nodes = [_OrderedNode(moment, entries_by_block[moment.block]) for moment in clock]
     _check_releases(plan, {node.moment.end: node for node in nodes})
     _check_released_tensors(plan, clock)
     _check_peak_node(plan, nodes)
@@ -220,8 +225,9 @@ def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> Non
         for tensor in sorted(tensors, key=lambda tensor: tensor.first):
             starts_by_block.setdefault(tensor.block, []).append(tensor.first)
         if len(starts_by_block) > 1:
-            # None may start while a subgraph still uses the bytes, and only one may become an output.
+            # The output of a node must not be made before the node's subgraph has run.
             _check_starts(tensors, starts_by_block, control_flow)
+            # The results of a branch are different values, so only one of them can be in these bytes.
             _check_results(tensors, starts_by_block, control_flow)
 
 
@@ -230,7 +236,7 @@ def _check_starts(
     starts: Mapping[str, Sequence[int]],
     control_flow: Mapping[str, Moment],
 ) -> None:
-    """Refuse an output of a control-flow node on bytes that the node's subgraph uses after it starts.
+    """Refuse bytes of a subgraph in an output of its control-flow node that starts before the subgraph has run.
 
     Outputs of a Loop start at the node's first tick, so they may not have bytes of the subgraph. Outputs of
     an If may: they start at its last tick, when the subgraph has run.
@@ -239,9 +245,11 @@ def _check_starts(
     their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     for node in _enclosing_nodes(starts, control_flow):
-        # A tensor of the node's own block that starts while the node runs is an output of the node. The last
-        # tick of the node is excluded.
-        if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
+        # A tensor of the node's own block that starts while the node runs is an output of the node.
+        starts_before_last_tick = _has_tick_within(
+            starts.get(node.block, ()), node.start, node.end
+        )
+        if starts_before_last_tick:
             shared = tensors[0].alias_of or tensors[0].id
             raise PlanError(
                 f"what {node.label[:120]!r} gives shares the bytes of {shared[:120]!r}, "
@@ -258,17 +266,19 @@ def _check_results(
 
     If the branch of ``y, z = If(..)`` returns ``a`` and ``b``, ``y`` may have the bytes of ``a`` or of ``b``,
     but ``a`` and ``b`` must not have the same bytes: one value would be lost. ``tensors`` are all on the same
-    bytes. ``starts`` are their first ticks by block, and ``control_flow`` is that of `_check_starts`.
+    bytes, and ``starts`` are their first ticks by the path of their block. ``control_flow`` has the
+    control-flow node of each subgraph, such as the If of a branch, by the subgraph's path.
     """
-    # A tensor of a subgraph is a result if it is live at the last tick of the control-flow node.
+    # At the last tick of an If, the subgraph has run, and its results become outputs of the If. Of the tensors
+    # of a subgraph, only results are live then.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
-        last_use = tensor.last - 1  # ``last`` is exclusive, the end of a node inclusive
-        if tensor.block in control_flow and last_use >= control_flow[tensor.block].end:
+        node = control_flow.get(tensor.block)
+        if node is not None and tensor.first <= node.end < tensor.last:
             results_by_block.setdefault(tensor.block, []).append(tensor)
     for block, results in results_by_block.items():
         node = control_flow[block]
-        # An output that starts at the last tick of its node is one of an If.
+        # Outputs of an If start at its last tick, those of a Loop at its first.
         shares_with_output = _has_tick_within(
             starts.get(node.block, ()), node.end, node.end + 1
         )

@@ -250,9 +250,10 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     )
     best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
-    # The method of the chosen order may be missing in the peaks. Symbolic sizes have no peaks.
-    if peak_by_method := candidate.peaks:
-        peak_by_method = {**peak_by_method, candidate.order: best.allocation.live_peak}
+    if candidate.peaks:  # symbolic sizes have none
+        # Peaks are kept by the method that found an order. That of the chosen order may be missing.
+        method = candidate.order
+        peak_by_method = {**candidate.peaks, method: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peak_by_method)
     return Decision(
         source=context.source,

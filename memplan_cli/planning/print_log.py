@@ -74,9 +74,9 @@ def reason_for_no_reuse(plan: Plan, reuse: Reuse) -> str:
 
 
 def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
-    """Yield the reuse of each tensor of a plan of this level, by the tensor's start tick.
+    """Yield for each tensor of a plan whose memory it reuses, or why it reuses none, by start tick.
 
-    The level affects reasons only: at level 0 a free slot may be refused because of its shape.
+    The level of the plan affects the reasons only: at level 0 a free slot may be refused because of its shape.
     """
     pools = _slot_pools(tensors, level)
     maps: dict[int, _AddressMap] = {}
@@ -106,10 +106,8 @@ def _described(tensor: Placement) -> str:
 class _SlotPool:
     """The slots of one arena while its tensors are placed in order of their start.
 
-    A slot is a part of the arena that tensors have whole, one after the other.
-
-    Attributes:
-        sizes: The bytes of each slot: those of the largest tensor that the plan puts into it.
+    A slot is a part of the arena that tensors have whole, one after the other. It has the bytes of the
+    largest tensor that the plan puts into it.
     """
 
     def __init__(self, level: int) -> None:
@@ -121,6 +119,7 @@ class _SlotPool:
         """
         self._level = level
         self.sizes: dict[int, int] = {}
+        """The bytes of each slot, by its number."""
         self._owners: dict[int, Placement] = {}
         """The tensor that had each slot last."""
         self._free: dict[int, Placement] = {}

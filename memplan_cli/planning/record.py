@@ -96,6 +96,7 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
     A size is a coefficient times a unit, such as 4096 times ``batch``; for bytes the unit is ``"1"``. The
     tensors of each unit have an arena, in which offsets are coefficients of the unit too.
     """
+    # A buffer has the id of the first var that it stores. Both ids are the same text, in other types.
     needs, allocation = decision.needs, decision.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
     pinned, vars_ = needs.pinned, decision.program.vars
@@ -125,7 +126,7 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
                 slot=arena.slots.get(buffer_id),
                 first=first,
                 last=end,
-                # A buffer has the id of the first var that it stores; the others are aliases of that one.
+                # The other vars in a buffer are aliases of its first one.
                 alias_of=None if identity == str(buffer_id) else buffer_id,
                 pinned=pinned.get(identity),
             )
@@ -136,7 +137,8 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
 def _orders(program: Program) -> Iterator[BlockOrder]:
     """Yield the planned order of each block.
 
-    A node goes by its name, or by ``#`` and its index in the file if the name is not unique.
+    A node goes by its name. If it has none in the file, or one that another node of the block has too, it
+    goes by ``#`` and its index in the file.
     """
     for block in blocks(program.body):
         name_counts = Counter(op.name for op in block.ops)

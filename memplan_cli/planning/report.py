@@ -275,7 +275,7 @@ class _OriginalNumbers(NamedTuple):
 
 
 def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
-    """Return the numbers of the file's order, at the level of the plan.
+    """Return the live peak, the planned bytes and the resident peak of the program in the file's order.
 
     They are those of ``memory``, the planned order's, if the order has not changed.
     """
@@ -289,7 +289,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
         size = size_of(program.vars[var].shape, program.vars[var].dtype)
         if size is not None:
             sizes[var] = largest_size(size, decision.settings.bounds)
-    needs = Needs(program, sizes, decision.needs.pinned)
+    needs = Needs(program, sizes, decision.needs.pinned)  # for the program in the file's order
     return _OriginalNumbers(
         live_peak=_live_peak(allocation, decision.dims),
         planned=number_at(allocation.heights, decision.dims),
@@ -338,7 +338,11 @@ def _slot_bound(decision: Decision) -> int | None:
 
 
 def _expressions(decision: Decision) -> dict[str, str]:
-    """Return each number of the report as an expression of symbols, if it has one."""
+    """Return each number of the report as an expression of symbols, if it has one.
+
+    The total is that of weights, inputs, outputs and the planned arenas. Donated outputs lie in the memory of
+    inputs, and are subtracted. The resident peak is that of intermediates and outputs.
+    """
     program, bounds = decision.program, decision.settings.bounds
     inputs, outputs = input_bytes(program, bounds), output_bytes(program, bounds)
     planned = decision.allocation.heights

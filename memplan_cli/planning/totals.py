@@ -347,19 +347,20 @@ def _covers(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
 def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     """Whether the first sum is proved to be at least the second, for all dims of 1 or more.
 
-    A sum has the positive coefficient of each unit, an expression: ``{"n*min(n, 4)": 8, "n": 2}``.
+    A sum has the positive coefficient of each unit, an expression: ``8*n*m`` and ``5*n + 3*min(n, 4)`` are
+    ``{"n*m": 8}`` and ``{"n": 5, "min(n, 4)": 3}``. The proof that the first is at least the second:
 
-    The proof takes the difference of both sums. It writes each atom, a symbol or a call such as
-    ``min(n, 4)``, as its least value plus a rest that is not negative. If no coefficient is negative
-    then, the difference is not negative either. If one is, there is no proof, and the result is False.
-
-    Some calls of ``min`` that are subtracted are replaced by larger expressions first. That makes the
-    difference smaller, so the proof holds for the sums as they are.
+    1. In units of the second sum alone, ``min`` is replaced by an argument. That makes the second sum
+       larger: ``5*n + 3*n``.
+    2. The difference is ``8*n*m - 8*n``.
+    3. Each symbol is written as its least value 1 plus a rest that is not negative, again called ``n`` and
+       ``m``: ``8*(n + 1)*(m + 1) - 8*(n + 1)``, that is ``8*n*m + 8*m``.
+    4. No coefficient is negative, so the difference is not. If one is, the result is False: no proof.
     """
     if _covers(larger, smaller):
         return True
-    # A unit of both sums stays in the minuend, with the difference of its coefficients, which may have
-    # either sign. Calls of ``min`` are replaced in the units that are surely subtracted.
+    # A unit of both sums is added or subtracted, depending on its coefficients. So no ``min`` in it is
+    # replaced, because a larger unit could make the difference larger.
     in_larger = {unit: value - smaller.get(unit, 0) for unit, value in larger.items()}
     only_in_smaller = {unit: value for unit, value in smaller.items() if unit not in larger}
     try:

@@ -132,7 +132,7 @@ def test_without_a_budget_chunks_are_left_out_if_a_runtime_holds_more_with_them(
     # The runtime holds more for each op that chunks add, or less.
     runtime = Runtime(
         SHARE_NOTHING,
-        settle=lambda ordered, _: ordered,
+        order_for_arena=lambda ordered, _: ordered,
         arena_bytes=lambda planned: 1000 + change * len(planned.body.ops),
     )
     report = planned_program(wide, Settings(chunk="auto"), runtime=runtime).plan.report

@@ -280,7 +280,7 @@ class TargetCandidates:
         settings, provider = self.settings, self.provider
         runtime = Runtime(
             aliasing=runtime_aliasing(provider),
-            settle=partial(order_for_arena, dims=settings.dims, provider=provider),
+            order_for_arena=partial(order_for_arena, dims=settings.dims, provider=provider),
             arena_bytes=partial(arena_bytes, dims=settings.dims, provider=provider),
         )
         # The path and the digests are the original's. But the nodes are the dump's, and so is what planning
