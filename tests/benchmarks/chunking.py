@@ -1,8 +1,9 @@
 """Long activations in pieces: peaks before and after, predicted and measured, bits and time.
 
-    python -m tests.benchmarks.chunking [MODEL ...]
+    python -m tests.benchmarks.chunking [MODEL ...]             optimize and run models
+    python -m tests.benchmarks.chunking --budgets [MODEL ...]   plan models for several budgets
 
-Without models, all are run; the names are those of `CASES` and `microcontrollers.NETWORKS`. Weights
+Without models, all are measured; the names are those of `CASES` and `microcontrollers.NETWORKS`. Weights
 are seeded. Each model is optimized with ``--target cpu --chunk auto`` under a budget, which proves
 equal bits and measures both files in ONNX Runtime with one thread; then both are run in turn in one
 process for their times. If no plan is within the budget, the least found is measured. Each row goes
@@ -127,6 +128,11 @@ HEADS = (
 )  # fmt: skip
 
 
+BUDGETS = (None, 0.5, 0.25, 0.15)
+"""Budgets of ``--budgets``, as shares of the live peak; None: at most 5 % more time."""
+
+BUDGET_HEADS = ("model", "peak", "5 % more time", "50 %", "25 %", "15 %", "bound")
+
 WORDS = frozenset({"model", "network", "bits"})
 """The columns that are no numbers."""
 
@@ -135,10 +141,17 @@ def main() -> None:
     """Measure the models that are named, or all, and write the tables row by row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="as the tables name them")
-    for name in parser.parse_args().models or (*NETWORKS, *CASES):
+    parser.add_argument(
+        "--budgets", action="store_true", help="plan only, for several budgets"
+    )
+    given = parser.parse_args()
+    every, run = (
+        (tuple(CASES), plan_budgets) if given.budgets else ((*NETWORKS, *CASES), measure)
+    )
+    for name in given.models or every:
         try:
             with tempfile.TemporaryDirectory() as folder:
-                measure(Path(folder), name)
+                run(Path(folder), name)
         except Exception:  # noqa: BLE001 - the other models are measured all the same
             print(f"{name} failed:\n{traceback.format_exc()}", flush=True)
 
@@ -155,6 +168,38 @@ def measure(folder: Path, name: str) -> None:
         lines = written_rows(CASES, HEADS, name, rows)
         replace_figures(TABLE, f"{table(HEADS, lines)}\n\n{means(lines)}")
     print(*rows, sep="\n", flush=True)
+
+
+def plan_budgets(folder: Path, name: str) -> None:
+    """Plan a model for each of `BUDGETS`, without running it; print its row, and put it into its table.
+
+    A cell has the live peak with outputs, in MiB, the modeled work that is added, and the seconds of
+    planning. A star marks a budget that is missed.
+    """
+    path = write_model(folder, name)
+    cells, bounds = list[str](), list[int]()
+    for budget in BUDGETS:
+        settings = Settings(
+            chunk="auto", budget=budget, best_effort=budget is not None, target="cpu"
+        )
+        began = time.perf_counter()
+        report = api.optimize(
+            path, settings, check=None, out=folder / "planned.onnx"
+        ).plan.report
+        seconds = time.perf_counter() - began
+        chunks = report.chunked
+        if budget is None:
+            cells += [name, mib(chunks.curve[0].peak)]  # the program without chunks
+        star = "" if chunks.met else "*"
+        cells.append(
+            f"{mib(report.memory.resident)}{star}, {chunks.flops_increase:.0%}, {seconds:.0f} s"
+        )
+        bounds.append(chunks.bound or 0)
+    cells.append(mib(max(bounds)))
+    rows = [f"| {' | '.join(cells)} |"]
+    lines = written_rows(CASES, BUDGET_HEADS, name, rows)
+    replace_figures(TABLE, table(BUDGET_HEADS, lines), "budgets")
+    print(*rows, flush=True)
 
 
 def written_rows(
@@ -194,14 +239,7 @@ def means(lines: Sequence[str]) -> str:
 
 def row(folder: Path, name: str, case: Case) -> list[str]:
     """Return the words of a model's row."""
-    path = folder / f"{name}.onnx"
-    if name in GENERATED:
-        GENERATED[name](path)
-    elif name in FIELD:
-        shutil.copy(FIELD[name], path)
-    else:
-        fill = runpy.run_path(str(SHARED / "fill_weights.py"))["fill"]
-        fill(str(SHARED / f"{name}.onnx"), str(path))
+    path = write_model(folder, name)
     began = time.perf_counter()
     asked = Settings(chunk="auto", budget=case.asked, best_effort=True, target="cpu")
     plan = api.optimize(path, asked, check=Check(timeout=3600)).plan
@@ -211,6 +249,19 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         ratio = pool.submit(in_turn, path, path.with_suffix(".memplan.onnx")).result()
     return [name, str(case), *told(plan, alone, ratio), f"{seconds:.0f}"]
+
+
+def write_model(folder: Path, name: str) -> Path:
+    """Write a model with its weights into a folder, and return its path."""
+    path = folder / f"{name}.onnx"
+    if name in GENERATED:
+        GENERATED[name](path)
+    elif name in FIELD:
+        shutil.copy(FIELD[name], path)
+    else:
+        fill = runpy.run_path(str(SHARED / "fill_weights.py"))["fill"]
+        fill(str(SHARED / f"{name}.onnx"), str(path))
+    return path
 
 
 def in_turn(original: Path, written: Path) -> float:
