@@ -322,7 +322,9 @@ def test_each_option_of_a_function_has_an_effect_or_is_refused(tmp_path: Path) -
 
 
 def test_options_with_other_names_or_defaults_than_parameters_have_an_effect() -> None:
-    fitted = memplan.fit(SYMBOLIC, "1GiB", "batch", of="tensors", confirm=True, provider="cpu")
+    fitted = memplan.fit(
+        SYMBOLIC, "96MiB", "batch", of="tensors", confirm=True, provider="cpu"
+    )
     assert fitted.confirmed is not None
     soaked = memplan.soak(SYMBOLIC, bounds={"batch": (1, 4)}, requests=50, time_limit=0)
     assert soaked.runs[0].requests < 50

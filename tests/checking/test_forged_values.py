@@ -34,13 +34,14 @@ QUICK = (
     "recomputed to a share",
     "folded",
     "observed",
-    "measured, donated",
     "for the CPU",
 )
-"""Cases that together have every kind of field; tests.benchmarks.lies tries all values of all cases."""
+"""Cases that together have nearly every kind of field; tests.benchmarks.lies tries all values of all cases."""
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [*QUICK, pytest.param("measured, donated", marks=pytest.mark.slow)]
+)
 def test_a_forged_value_is_refused_or_stated_to_be_unchecked(
     name: str, tmp_path: Path
 ) -> None:

@@ -14,9 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 @pytest.mark.parametrize(
     "sent",
     [
-        "SIGTERM",
         "SIGKILL",
-        *(pytest.param(s, marks=pytest.mark.slow) for s in ("SIGHUP", "SIGINT")),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("SIGTERM", "SIGHUP", "SIGINT")),
     ],
 )
 def test_a_killed_optimize_leaves_nothing(sent: str) -> None:

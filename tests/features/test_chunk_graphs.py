@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(2, 6), count=st.integers(2, 6))
 @example(seed=362879, steps=4, count=5)  # carried rows that a later chunk reads in turn
 def test_every_legal_split_of_a_random_graph_keeps_the_bits(
