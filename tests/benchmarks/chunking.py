@@ -173,7 +173,8 @@ def measure(folder: Path, name: str) -> None:
 def plan_budgets(folder: Path, name: str) -> None:
     """Plan a model for each of `BUDGETS`, without running it; print its row, and put it into its table.
 
-    A cell has the live peak with outputs, in MiB, the modeled work that is added, and the processor's seconds. A star marks a budget that is missed.
+    A cell has the live peak with outputs, in MiB, the modeled work that is added, and the processor's
+    seconds. A star marks a budget that is missed.
     """
     path = write_model(folder, name)
     cells, bounds = list[str](), list[int]()
