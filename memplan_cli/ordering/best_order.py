@@ -29,6 +29,7 @@ from memplan_cli.ordering.block_graph import (
 )
 from memplan_cli.ordering.block_search import BlockOrder, order_block
 from memplan_cli.ordering.cut_bounds import cut_bound
+from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.records import Ordering, PlannedVars
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def best_order(
 ) -> Ordering:
     """Return the order of a program's ops with the least `live_peak` that is found.
 
-    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So
-    the program is measured in the order found, and the file's order stays if it needs no more. While orders
-    are compared, each symbol in a size has a sample value.
+    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So a
+    program with subgraphs is also measured in the orders of `SCHEDULERS`. The file's order stays if it needs
+    no more than the best one. While orders are compared, each symbol in a size has a sample value.
 
     Args:
         program: The ops in the file's order, which wins all ties.
@@ -84,9 +85,12 @@ def best_order(
     )
     searched = replace(program, body=main_block.block)
     if any(op.bodies for op in program.body.ops):
-        searched = _with_unchanged_subgraphs(program, searched, meter)
-        # The peaks of the search may count too many bytes for subgraphs: both orders are measured instead.
-        found = _Choice("searched", searched, {"file": meter.peak(program)})
+        schedules = simple_orders(program, meter.planned_vars, SCHEDULERS)
+        programs = {"searched": searched, **dict(schedules)}
+        peaks = {name: meter.peak(other) for name, other in programs.items()}
+        method = min(programs, key=peaks.__getitem__)  # the searched one first
+        chosen = _with_unchanged_subgraphs(program, programs[method], meter)
+        found = _Choice(method, chosen, {"file": meter.peak(program), **peaks})
     else:
         found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
     best = _confirmed_or_file(found, program, meter)
