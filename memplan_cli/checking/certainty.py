@@ -66,14 +66,13 @@ def _interface_certainty(
 ) -> str:
     """Return how certain the bytes of the model's inputs, or of its outputs, are.
 
-    ``recorded`` is the certainty in the plan's report. Which sizes a run observed cannot be derived from the
-    model. So if the plan has observed sizes, ``recorded`` decides between observed and exact.
+    The weakest applies: partial if the sum of the bytes leaves out a value, bound if a size is the largest
+    within bounds of dims, observed if a run observed sizes, else exact. The model does not tell whether a run
+    observed these sizes or only others: ``recorded``, the certainty in the plan's report, decides this.
     """
     types = [planned.type_of(value) for value in values]
-    # Strings and sequences have no known bytes, and the sum leaves them out. Values of dtype "unknown" are in
-    # the sum, because a run observed their bytes. Without a run there is no sum: the caller ignores the result.
-    is_left_out = [dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types]
-    if any(is_left_out):
+    # The sum leaves out strings and sequences. It has the bytes that a run observed for values of dtype "unknown".
+    if any(dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types):
         return PARTIAL
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
         return BOUND

@@ -166,21 +166,20 @@ def _compare_interface_tensors(
 
 
 def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
-    """Compare whether the order of the file was chosen, and the report's numbers of the order of the file.
+    """Compare the report's ``original`` numbers with the plan's, if the nodes have the order of the file.
 
-    These numbers are those of the plan, if the plan has the order of the file. If it has another order, they
-    cannot be counted, and are not compared.
+    Compare also whether this order was chosen, if it is known whether the nodes have it. The ``original`` numbers
+    of a plan with another order cannot be counted, and are not compared.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
-    # None: it is not known.
-    has_file_order = None if has_other_nodes else is_in_file_order(planned)
-    # Donations change the order after it was chosen.
+    has_file_order = None if has_other_nodes else is_in_file_order(planned)  # None: not known
+    # Donations may move nodes after the choice. Then the choice does not tell which order the nodes have.
     if has_file_order is not None and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
         yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
     has_no_totals = memory.planned is None  # then the numbers of both orders must be None
-    if has_file_order or has_no_totals:
+    if has_file_order is True or has_no_totals:
         yield Comparison("original.live_peak", report.original_live_peak, memory.live_peak)
         yield Comparison("original.planned", report.original_planned, memory.planned)
         yield Comparison("original.resident", report.original_resident, memory.resident)
@@ -350,15 +349,15 @@ class _InterfaceBytes:
 
 
 def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
-    """Return the bytes of a written model's weights, inputs and outputs."""
+    """Return the bytes of a model's weights, inputs and outputs: ``{"batch": 4}`` for 4 * batch bytes, ``{}`` for 0."""
     # An output may be listed twice. One that is an input or a weight has no bytes of its own.
     main = planned.timeline.main
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
     separate = [value for value in outputs if value.name not in donated_names]
-    # Unknown bytes count as 0 in ``donated``, as in a report, and in ``separate_outputs``, which are used only if the
-    # bytes of all outputs are known.
+    # Unknown bytes (None) become 0 bytes in ``donated``, as in a report, and in ``separate_outputs``. These pairs of
+    # the tick at which an output is written and its bytes are used only if the bytes of all outputs are known.
     return _InterfaceBytes(
         weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
@@ -426,8 +425,9 @@ def _runtime_storages(planned: PlannedModel) -> list[Storage] | None:
     if len(planned.timeline.blocks) > 1:
         return None
     rows = [placement for placement, _ in planned.tensors.values()]
-    sizes = {row.id: (row.arena, row.bytes) for row in rows if not row.pinned}
-    bases = view_bases(planned.timeline, sizes)
+    # A pinned tensor has storage of its own for the whole run. `view_bases` lets only tensors of this mapping share.
+    arena_and_bytes = {row.id: (row.arena, row.bytes) for row in rows if not row.pinned}
+    bases = view_bases(planned.timeline, arena_and_bytes)
     return merge_storages((bases.get(row.id, row.id), row) for row in rows)
 
 

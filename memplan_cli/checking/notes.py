@@ -220,18 +220,18 @@ def _check_settings_of_model(
 def _check_config(planned: PlannedModel, settings: RuntimeSettings | None) -> Iterator[str]:
     """Yield a message if the model's ``ort_config`` is neither that of the original nor that of the settings.
 
-    ``ort_config`` is an entry of the metadata, from which ONNX Runtime reads some session options as numbers.
+    ``ort_config`` is a metadata entry with session options as numbers, as 0 for ``ORT_DISABLE_ALL``: `MODEL_OPTIONS`.
     """
     metadata = {entry.key: entry.value for entry in planned.model.metadata_props}
     config, original = metadata.get(_ORT_CONFIG), planned.original
-    is_of_original = original is not None and config == original.config
-    if config is not None and is_of_original:
+    # The original's entry may stay. A missing entry is compared, because the settings may demand one.
+    if config is not None and original is not None and config == original.config:
         return
     session = settings.session if settings is not None else {}
     options = {
-        name: numbers[session[name]]
-        for name, numbers in MODEL_OPTIONS.items()
-        if session.get(name) in numbers
+        name: number_of_value[session[name]]
+        for name, number_of_value in MODEL_OPTIONS.items()
+        if session.get(name) in number_of_value
     }
     expected = {"made_by": "memplan", "session_options": options} if options else None
     yield from mismatches([Comparison(_ORT_CONFIG, _json_or_text(config), expected)])

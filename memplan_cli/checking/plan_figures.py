@@ -344,8 +344,9 @@ def _total(memory: Memory, donated: int) -> int | None:
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
     """Compare the report's peak: its step and the tensors that are live at it. `figures` checks its node.
 
-    The report must have no peak if the live bytes are unknown. Of a plan of level 2 that has the slots of level 1
-    only the bytes of the peak are compared: it is the peak of tensors at offsets that the plan does not contain.
+    The report must have no peak if the live bytes are unknown. A plan of level 2 takes the slots of level 1 instead
+    of offsets if slots need fewer bytes. The report's peak is still that of the offsets, which the plan does not
+    contain: then only the sum of the peak's bytes is compared.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
@@ -354,7 +355,6 @@ def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Compariso
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
     else:
-        # In slots, other tensors share bytes than at offsets, and other tensors can be live at the peak.
         size = 0 if peak is None else sum(size for _, size in peak.tensors)
         yield Comparison("the bytes of the tensors at the peak", size, memory.live_peak)
 
@@ -536,12 +536,12 @@ def _resident_limit(
 def _level_limits(
     levels: Mapping[str, int | None], unshared_peak: int, highest: int
 ) -> Iterator[_Limit]:
-    """Yield the range of the planned bytes at each level: ``"0"``, ``"1"`` and ``"2"``; None if they are unknown.
+    """Yield the range in which the planned bytes of each level must be; none for a level of unknown bytes (None).
 
     At levels 0 and 1 a tensor reuses the whole slot of a dead tensor, of the same dtype and shape or of the same
     dtype. So both need ``unshared_peak`` at least: the most bytes live at one tick if no tensors shared bytes. At
     level 2 tensors have offsets, and a view and its base can share bytes. Level 0 needs at most ``highest``, the
-    bytes of all tensors if none shared bytes, and each level at most as much as the one below it.
+    bytes of all tensors if none shared bytes, and each level at most as much as the level before it.
     """
     for level in "012":
         size = levels[level]

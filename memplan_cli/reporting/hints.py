@@ -157,8 +157,8 @@ def unknown_sizes_hint(plan: Plan) -> str:
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     """Yield the options that can make unknown sizes known.
 
-    First those that bind the inputs whose dims the user has not all bound, in each of three cases: a dim of these
-    inputs has no value; such a dim is undeclared; sizes are in symbols, and no run was allowed. Then, if no run
+    First the options that bind the inputs whose dims the user has not all bound: if a dim of these inputs has
+    no value, or such a dim is undeclared, or sizes are in symbols and no run was allowed. Then, if no run
     was allowed and sizes can depend on data, the option that allows a run.
     """
     report, unbound_inputs = plan.report, free_inputs(plan.report)
@@ -172,7 +172,7 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
         has_symbolic_size = bool(symbols_in_sizes) and not may_run
         if has_unknown_symbol or has_undeclared_dim or has_symbolic_size:
             yield binding_options(unbound_inputs, values)
-    # Sizes have no symbols that the user bound. One that no input has is a number that only a run tells.
-    depends_on_data = report.partial or not symbols_in_sizes <= unbound_symbols
-    if depends_on_data and not may_run:
+    # The user's values replace symbols in sizes. Of the other symbols, those that no input has need a run.
+    has_data_dependent_symbol = bool(symbols_in_sizes - unbound_symbols)
+    if (report.partial or has_data_dependent_symbol) and not may_run:
         yield RUN_OPTION

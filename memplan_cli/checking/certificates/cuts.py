@@ -263,15 +263,15 @@ class _Step:
     def _shareable_bytes(self, tensor: str) -> int:
         """Return the most bytes that all shares of a tensor may have together.
 
-        A share is a part of a tensor's bytes, assigned to one of its readers. The lower bound of the step adds a
-        share in some orders only, which depend on the reader.
+        A share is a part of a tensor's bytes, assigned to one of its readers. It adds to the least bytes of the
+        step of ``self.group`` in those orders in which this reader has not run before the step.
 
         Raises:
             ProofError: the step needs the tensor in every order: `_certain_bytes` has added its bytes already.
         """
         if tensor == self.replaced:
-            # The group can write its output over this tensor, which saves the bytes of the output, unless another
-            # reader runs later. Only these bytes depend on the order.
+            # The step writes, say, an output of 8 bytes over this tensor if no other reader runs later. Then it needs
+            # 8 bytes less. `_certain_bytes` has subtracted these 8, so shares may add 8 at most.
             limit = self.graph.groups[self.group].saved_bytes
             is_certain = self._is_read_later(tensor)
         else:
@@ -282,21 +282,21 @@ class _Step:
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a share of a tensor's bytes may be assigned to a reader.
+        """Check that a share, which is a part of a tensor's bytes, may be assigned to ``reader``.
 
-        While ``reader`` has not run, the tensor must not end. This is so if ``reader`` reads the tensor. The group
-        of the step need not read the tensor: a share of this group counts in every order, so that in every order
-        some reader of the tensor must run at the step or later.
+        The share counts as live bytes while ``reader`` has not run before the step of ``self.group``. The tensor must
+        be live as long, so ``reader`` must read it. Or ``reader`` is ``self.group``, which never runs before its own
+        step: then in every order some reader of the tensor must run at this step or later.
 
         Raises:
             ProofError: with the reason.
         """
         name = f"tensor {tensor[:120]!r}"
-        require(
+        require(  # ``graph.users`` leaves out tensors with one user
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if tensor == self.replaced:  # the group overwrites the bytes, which only others need
+        if tensor == self.replaced:  # only others keep it live: the group may write over it
             readers = readers - {self.group}
         if reader == self.group:
             require(

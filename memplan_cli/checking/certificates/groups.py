@@ -162,17 +162,18 @@ def _add_tensors(
 def _allocated_bytes(
     node: Node, graph: GroupGraph, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> int:
-    """Return a lower bound of the bytes that a node allocates while all that is live before it is still live.
+    """Return a lower bound of the bytes that a node needs in addition to those that are live before it.
 
-    For a node without subgraphs these are its outputs. For a Loop or Scan they are its outputs, the inputs of its
-    subgraphs and, by ``subgraph_bytes``, the most that one of the subgraphs is proven to need. An If allocates
-    its outputs at its last tick, when captures may have ended: nothing is certain.
+    A node without subgraphs needs its outputs. A Loop or Scan needs its outputs, the inputs of its subgraphs and
+    the bytes of the largest subgraph: ``subgraph_bytes`` has proven lower bounds of these by path.
     """
     if node.subgraphs and not node.repeats:
+        # An If allocates its outputs after its branch. Tensors that the branch read may be freed by then, and
+        # their bytes may be reused for the outputs.
         return 0
     output_bytes = graph.produced_bytes(node.index)
     bounds = [subgraph_bytes[s.path] for s in node.subgraphs if s.path in subgraph_bytes]
-    if not bounds:  # the outputs alone are a lower bound too
+    if not bounds:  # no subgraph has a proof: the outputs alone are a lower bound too
         return output_bytes
     inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
     input_bytes = sum(planned.own_bytes(value.tensor_id) for value in inputs)
@@ -351,14 +352,14 @@ def _check_early_rule(
     to just after ``into`` without a higher peak, because
 
     - ``node`` waits for ``into`` only;
-    - the step of ``node`` needs no more than the step of ``into`` before it. The step of ``node`` holds what
-      ``into`` produced, and allocates what ``node`` needs, less its saving: the first output, if ``node`` writes
-      it over an inner tensor;
-    - the steps that ``node`` moves before hold no more: ``node`` produces no more than the inner tensors free.
+    - the step of ``node`` needs no more than the step of ``into`` before it:
+      produced(into) + need(node) - saving <= need(into). The saving is the first output of ``node``, if ``node``
+      writes it over an inner tensor, else 0;
+    - the steps that ``node`` moves before hold no more: produced(node) <= bytes of the inner tensors.
 
     For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that its own step frees. ``node`` needs
-    and produces 4: 4 + 4 <= 9, and 4 <= 4. If ``into`` writes over a tensor, both steps need less by its saving:
-    the tensor is no longer live at the step of ``node``.
+    and produces 4: 4 + 4 <= 9, and 4 <= 4. If ``into`` writes over a tensor of 2 bytes, its step needs 2
+    bytes less. So does the step of ``node``, before which that tensor has ended: the inequality still holds.
 
     Return the ``need`` of ``into``, whose step is the higher one, and the ``replaceable`` of ``into`` without
     the tensors that ``node`` uses too. ``title`` names the fusion in errors.
@@ -370,8 +371,8 @@ def _check_early_rule(
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
     # Other tensors that ``node`` may write over can end later, so that saving is not certain.
     saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    need_of_second_step = graph.produced_bytes(into) + group.need - saving
-    require(need_of_second_step <= target.need, f"{title}: its step needs more")
+    need_behind_into = graph.produced_bytes(into) + group.need - saving
+    require(need_behind_into <= target.need, f"{title}: its step needs more")
     freed_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= freed_bytes, f"{title}: it leaves more live")
     # Tensors that ``node`` uses do not end at ``into``, which can therefore not write over them.

@@ -101,10 +101,10 @@ class _OrderSimulator:
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
-        """Set ``start``: no group has run. At each step of a move the live bytes must be below ``bound``."""
+        """Set the tables, and ``start``: no group has run. Each step of a move must stay below ``bound`` bytes."""
         self._graph, self._bound = graph, bound
         self._bits = {number: 1 << index for index, number in enumerate(graph.groups)}
-        # The end of the block has a bit too, as a user of the block's outputs. It never runs.
+        # In ``graph.users`` the outputs of the block have `BLOCK_END` as a user. `_bit_set` gives it this bit.
         self._end_bit = 1 << len(graph.groups)
         self._predecessors = {
             number: self._bit_set(group.predecessors) for number, group in graph.groups.items()
@@ -170,8 +170,8 @@ class _OrderSimulator:
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
         """Check that a state has a move for each group that can run next below the bound.
 
-        Each of these moves runs one group before its free groups: ``move.nodes`` has the number of this group. If
-        no group can run next below the bound, a state may have no moves. ``title`` names the state in errors.
+        Each move runs one group, whose number ``move.nodes`` has, and then free groups, which leave no more bytes
+        live and need no moves of their own. ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or ``move.nodes`` has not one number.

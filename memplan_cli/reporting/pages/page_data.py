@@ -32,14 +32,14 @@ _FIGURES = ("naive", "planned", "total")
 
 
 def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
-    """Return the data of a plan's page, under the keys that its script reads.
+    """Return the data of a plan's page, under the keys that its script reads: these, and those of `_tensor_columns`.
 
     - ``arenas``: units, products of symbols such as ``batch*seq``, and heights in them; ``units``: the units again,
       as `evaluable` expressions.
     - ``symbols``: of all expressions, none if all sizes are fixed; ``figures``: the expressions of `_FIGURES`.
     - ``coverage``: the share of the intermediates whose size is known.
-    - ``ticks``: their number; ``nodes``: the label of the node at each tick; ``types``: the op types; ``type``: the
-      index of one for each tick, empty without a model.
+    - ``ticks``: their number; ``nodes``: the label of the node at each tick.
+    - ``types``: the distinct op types; ``type``: for each tick, the index into ``types``, empty without a model.
     - ``regions``: chunked regions, with an inclusive last tick.
     - ``given``: the bytes of weights, inputs and the like, by category.
 

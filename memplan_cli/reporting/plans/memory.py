@@ -432,7 +432,7 @@ def order_note(report: Report) -> str:
 
 
 def _lower_bound(report: Report) -> Figure:
-    """Return the live peak of the planned order, as bytes or as an expression.
+    """Return the live peak of the planned order, as bytes with their saving, or as an expression.
 
     No plan of this order is smaller.
     """
@@ -440,7 +440,7 @@ def _lower_bound(report: Report) -> Figure:
     if memory.order_proved:
         meaning += "; no other order of these nodes needs less"
     if memory.live_peak is None and "live_peak" in report.symbolic:
-        # At dims of 0 the expression may be too low: it is derived for dims of at least 1.
+        # The expression is the live peak only for dims of at least 1: ``8*batch`` may stand for ``max(8*batch, 8)``.
         meaning += "; dims from 1 on"
         size = report.symbolic["live_peak"]
         certainty = _certainty(report, "lower bound", size)
