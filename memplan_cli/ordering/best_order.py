@@ -89,6 +89,8 @@ def best_order(
         programs = {"searched": searched, **dict(schedules)}
         peaks = {name: meter.peak(other) for name, other in programs.items()}
         method = min(programs, key=peaks.__getitem__)  # the searched one first
+        # New orders inside subgraphs can change bits of results. So those of the file are put back if this
+        # costs no bytes. `_confirmed_or_file` measures the program that results.
         chosen = _with_unchanged_subgraphs(program, programs[method], meter)
         found = _Choice(method, chosen, {"file": meter.peak(program), **peaks})
     else:

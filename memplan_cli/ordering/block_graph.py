@@ -86,7 +86,8 @@ def storage_facts(
     may_be_views = {
         var: size for var, size in sizes.items() if var not in pinned and var not in results
     }
-    # Without branches, a result of a branch counts bytes of its own, although it has those of the If's output.
+    # ``branches=()``: a result of a branch counts in the graph of the branch, and the If's output in that of
+    # the outer block, although they may share bytes. So the search may count too many bytes for an If.
     only_views = Aliasing(aliasing.views, in_place={}, branches=())
     # Whether a variable is a view does not depend on live ranges, so all get the same one.
     any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))
@@ -112,8 +113,7 @@ def task_graph(
     Args:
         block: The main graph of a program, or a subgraph.
         facts: From `storage_facts`, for the whole program.
-        control_flow_bytes: For each op with subgraphs, by index, the bytes that its step needs, its
-            results included.
+        control_flow_bytes: For each op with subgraphs, by index, the bytes of its step, results included.
     """
     numbering = _TensorNumbering(facts)
     initial_bytes = 0
@@ -184,12 +184,11 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
 def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
 
-    Bounds add to these bytes all tensors of the outer block that the op and its subgraphs read. For a Loop
+    The bytes count on top of all tensors of the outer block that the op and its subgraphs read. For a Loop
     or Scan, the step needs the inputs of the subgraph, the bound of its other variables, and the op's
-    outputs, which grow meanwhile. For an If it is 0: a tensor that only one branch reads may be dead at the
-    peak of the other branch and when the outputs are written. So neither may be added to all tensors read.
-
-    ``bodies`` may be empty if nothing is known about the subgraphs.
+    outputs, which grow meanwhile. For an If the result is 0: a tensor that only one branch reads may be dead
+    at the peak of the other branch, or when the outputs are written. So neither the bound of a branch nor the
+    outputs may count on top of the tensors read. ``bodies`` may be empty if nothing is known about them.
     """
     if not op.repeats:
         return 0
@@ -225,8 +224,7 @@ class _TensorNumbering:
     def add_op(self, op: Op) -> tuple[TensorIndex, ...]:
         """Number the outputs of the next op, and return all tensors that it accesses, ascending.
 
-        The accesses of an op with subgraphs include those of all ops inside. Appends to
-        ``defines``.
+        The accesses of an op with subgraphs include those of all ops inside. Appends to ``defines``.
         """
         outputs = [self._add(var) for var in op.outputs]
         self.defines.append(tuple([tensor for tensor in outputs if tensor is not None]))

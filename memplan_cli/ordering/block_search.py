@@ -63,9 +63,8 @@ class BlockOrder:
         peaks: the least peak that each method reached.
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
-        cluster_order: the order of clusters with the least peak; of equal ones the first. A cluster
-            is a group of ops that run directly one after the other (`contract`). Lower bounds are
-            proved at the fullest steps of this order.
+        cluster_order: the order of clusters, groups of ops that run directly one after the other (`contract`),
+            with the least peak; of equal ones the first. Lower bounds are proved at its fullest steps.
         cluster_peak: the peak of ``cluster_order``. ``order`` may have a lower one.
     """
 
@@ -137,7 +136,7 @@ def order_block(
     contracted = contract(graph)
     best.offer_clusters("tightened", contracted, file_order(contracted.graph))
     search = _ClusterSearch(best, contracted)
-    for method in (search.sweep, search.prove, search.search_states):
+    for method in (search.run_sweeps, search.prove, search.search_states):
         if best.proved or budget.is_over():
             break
         method(budget)
@@ -163,14 +162,14 @@ class _ClusterSearch:
         self._is_small = contracted.graph.size <= _SEARCHED_CLUSTERS
         best.bound = max(best.bound, *local_bounds(contracted.graph))
 
-    def sweep(self, budget: WorkBudget) -> None:
+    def run_sweeps(self, budget: WorkBudget) -> None:
         """Offer orders of clusters from eight sweeps, then from sweeps under limits below the best peak.
 
-        A sweep runs the clusters that are wanted next after all that they wait for, and small groups that
-        raise the live bytes by at most a slack (`demand_orders`). There are eight: with a little slack or
-        none; with the clusters of a longest path wanted first, or all in the order of the file; from the last
-        cluster of the order back or from the first on. Each is made again with a limit on the live bytes
-        below the best peak, and again with lower limits as long as the best peak falls.
+        A sweep runs one wanted cluster after the other, each after the clusters that it depends on. In between
+        it runs small groups of clusters that raise the live bytes by at most a slack (`demand_orders`). There
+        are eight sweeps: with a little slack or none; with the clusters of a longest path wanted first, or all
+        in the order of the file; forward, or backward from the last cluster. Each is made again with a limit
+        on the live bytes below the best peak, and with lower limits as long as the best peak falls.
 
         Spends at most about a third of the budget.
         """

@@ -107,7 +107,8 @@ class _Clusters:
         """Make each op a cluster of its own."""
         self.graph = graph
         self.fusions: list[Fusion] = []
-        # Outputs that no other op reads are private from the start.
+        # A tensor with one access, by the op that defines it, is private: it begins and dies in the op's step.
+        # So it counts in the op's ``step_bytes`` alone, and is left out of the sets of tensors.
         defined = [tensor for outputs in graph.defines for tensor in outputs]
         private = {tensor for tensor in defined if graph.access_counts[tensor] == 1}
         self.clusters: dict[ClusterId, _Cluster] = {}
@@ -139,6 +140,7 @@ class _Clusters:
         needs at least as many bytes as that of the cluster. So the cluster's step never is the peak there.
         """
         former_count = len(self.clusters)
+        # A fusion removes the cluster of the present turn only, and updates the others in place.
         for cluster_id, cluster in list(self.clusters.items()):
             if len(cluster.succs) != 1 or not self._frees_nothing(cluster):
                 continue
@@ -146,8 +148,8 @@ class _Clusters:
             succ = self.clusters[succ_id]
             if succ.in_place_inputs:
                 continue  # the bytes of its step depend on the order
-            # The live bytes at both steps, beyond those before ``cluster``. All that it defines is live at
-            # the step of ``succ``.
+            # The live bytes at both steps, beyond those before ``cluster``. The tensors in ``defined_bytes``
+            # are live from its step on. ``succ.step_bytes`` has only what becomes live at the later step.
             during_cluster = cluster.step_bytes
             during_succ = cluster.defined_bytes + succ.step_bytes
             if during_cluster <= during_succ:
@@ -180,8 +182,8 @@ class _Clusters:
             freed = self._tensors_of_pair(cluster_id, first_id)
             if cluster.defined_bytes > self._bytes_of(freed):
                 continue
-            # The live bytes at both steps, beyond those before ``first``. What ``first`` frees is left out. It
-            # would lower ``during_cluster``, and an input that ``first`` writes over would lower both alike.
+            # The live bytes at both steps, beyond those before ``first``. What ``first`` frees is not
+            # subtracted: ``during_cluster`` is an overestimate, which is safe.
             during_first = first.step_bytes
             during_cluster = first.defined_bytes + cluster.step_bytes
             if cluster.in_place_inputs & freed:
@@ -213,11 +215,14 @@ class _Clusters:
         private = self._tensors_of_pair(removed_id, kept_id)
         removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 
-        first, second = (removed, kept) if fusion.rule == "late" else (kept, removed)
-        first.ops += second.ops
-        kept.ops = first.ops
-        # The first cannot write over an input that the second reads after it.
-        kept.in_place_inputs = first.in_place_inputs - second.accesses
+        if fusion.rule == "late":
+            removed.ops += kept.ops
+            kept.ops = removed.ops
+        else:
+            kept.ops += removed.ops
+        # Under the late rule ``kept`` has no in-place inputs (`fuse_late`). Under the early rule it runs first:
+        # it cannot write over inputs that ``removed`` reads later. Over any other it saves the same bytes.
+        kept.in_place_inputs -= removed.accesses
         kept.step_bytes = step_bytes
 
         for tensor in removed.accesses:

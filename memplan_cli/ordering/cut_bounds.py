@@ -116,7 +116,7 @@ class CutAtOp:
     _network: _CutNetwork
 
     def dual(self) -> Dual:
-        """Return the maximum flow as shares and holds, from which a checker can compute the bound."""
+        """Return the flow in this cut, from which a checker can compute ``bound`` (`_CutNetwork.dual`)."""
         return self._network.dual(self.overwritten)
 
 
@@ -181,9 +181,8 @@ class CutBounds:
     ) -> CutAtOp:
         """Return the cut with the fewest bytes live at an op's step.
 
-        There is a cut for each input that the op may write over. An order may choose any of them, so
-        only the lowest cut bounds all orders. ``examined_edges`` of the result is the work of all
-        these cuts together.
+        There is a cut for each input that the op may write over. An order may choose any of them, so only the
+        lowest cut bounds all orders. ``examined_edges`` of the result is the work of all these cuts together.
 
         Args:
             op: The op.
@@ -297,7 +296,7 @@ class _CutNetwork:
         if definer is None or self._sides[definer] is _Side.BEFORE:
             definer_node = SOURCE
         elif self._sides[definer] is _Side.OPEN:
-            definer_node = self._node[definer]
+            definer_node = self._node[definer]  # each cut puts it on one side
         else:  # never live before the step; what the op itself defines counts in its step bytes
             return
         sides_of_readers = [self._sides[reader] for reader in tensor.readers]
@@ -306,17 +305,17 @@ class _CutNetwork:
             self.certain_bytes += size
         elif is_always_read_later:  # so it is live if the definer runs before the op
             edge = self.flow_network.edge(definer_node, SINK, size)
-            # A `Share` names a reader that is not before the op: the op itself stands for it.
+            # A certificate assigns the bytes to a reader that is not before the op: the op stands for any.
             self._tensor_edges[edge] = tensor.number, self._op
         elif _Side.OPEN in sides_of_readers:
             self._add_edges_to_open_readers(definer_node, tensor)
         # Else all readers run before the op, and the tensor is dead.
 
     def _add_edges_to_open_readers(self, definer_node: int, tensor: _Tensor) -> None:
-        """Add a tensor's bytes to the cost of each cut with the definer before the op and an open reader not.
+        """Add a tensor's bytes to each cut with its definer on the source's side and a reader on the other.
 
-        Before the op means on the side of the source. An open reader is on either side. All other readers
-        run before the op.
+        The source's side has the ops that run before the op of the cut. Only readers whose side is open get
+        edges: all other readers run before the op.
         """
         # The gate is a node between the definer and the readers. It can be on the side of the source only if
         # all readers are, as the edges to them are infinite. Else the edge to the gate is cut, once.
@@ -328,11 +327,11 @@ class _CutNetwork:
                 self._tensor_edges[edge] = tensor.number, reader
 
     def dual(self, overwritten: TensorIndex | None) -> Dual:
-        """Return the maximum flow in the form in which a certificate states it, without edges that have no flow.
+        """Return the flow in the form in which a certificate states it, without edges that have no flow.
 
-        A share has the bytes that flow from a tensor to one of its readers; a hold has those that flow from
-        a dependent op to its predecessor. ``overwritten`` is the tensor that the op of the cut is assumed to
-        write over, if any.
+        Each `Share` of the result has the bytes that flow from a tensor to one of its readers. Each `Hold` has
+        those that flow from an op to its predecessor. ``overwritten``, the tensor that the op of the cut is
+        assumed to write over, is stated too, as the bound depends on it; None if there is none.
         """
         shares = [
             Share(tensor, reader, self._flow_through(edge))

@@ -102,10 +102,10 @@ class _SweepState:
         _awaited: for each op, the ops that it waits for.
         _blocker_count: for each op, how many of the ops that it waits for have not run.
         _live_bytes: bytes live between the ops that have run and the others.
-        _until_last: for each tensor, how many of its users the sweep has yet to run before the one that
-            is the last of the order. With 0, the next user is that one. Forward, the number falls to 0 as
-            users run. Backward, it starts at 0, as the last user runs first, and falls below. For a result
-            of the block, no op is the last user, so no op meets a 0.
+        _users_before_last: for each tensor, how many of its users the sweep runs before the one that is the
+            last user in the order. It falls by 1 with each user that runs. At 0, the next user to run is
+            the last user: forward that frees the tensor, backward that makes it live. A result of the block
+            has no last user, so no op meets a 0.
         _users: for each tensor, the ops that access it.
     """
 
@@ -116,12 +116,13 @@ class _SweepState:
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes
-            # A result counts one more access, after all ops.
-            self._until_last = [accesses - 1 for accesses in graph.access_counts]
+            # All users but one run before the last. A result counts one more access, after all ops.
+            self._users_before_last = [accesses - 1 for accesses in graph.access_counts]
         else:
             self._waiting, self._awaited = graph.preds, graph.succs
             self._live_bytes = graph.final_bytes()
-            self._until_last = [-1 if is_result else 0 for is_result in graph.is_result]
+            # The last user in the order runs first, so 0 users before it. A result is live already: -1.
+            self._users_before_last = [-1 if is_result else 0 for is_result in graph.is_result]
         self.order: Order = []
         self._has_run = [False] * graph.size
         self._blocker_count = [len(others) for others in self._awaited]
@@ -205,8 +206,9 @@ class _SweepState:
         In the order, the op defines its outputs, and frees the tensors of which it is the last user. A
         backward sweep passes the op from its end: the live bytes change by the opposite.
         """
-        size, until_last = self._graph.tensor_bytes, self._until_last
-        freed_bytes = sum([size[t] for t in self._graph.accesses[op] if not until_last[t]])
+        size, users_before_last = self._graph.tensor_bytes, self._users_before_last
+        last_used = [t for t in self._graph.accesses[op] if users_before_last[t] == 0]
+        freed_bytes = sum([size[tensor] for tensor in last_used])
         growth = self._graph.defined_bytes[op] - freed_bytes
         return growth if self._is_forward else -growth
 
@@ -224,7 +226,7 @@ class _SweepState:
         """Run an op as the next of the sweep, and return the ops that waited for it alone."""
         self._live_bytes += self._added_bytes(op)  # before its accesses are counted
         for tensor in self._graph.accesses[op]:
-            self._until_last[tensor] -= 1
+            self._users_before_last[tensor] -= 1
         self.order.append(op)
         self._has_run[op] = True
         ready = []
@@ -241,7 +243,7 @@ class _SweepState:
             self.order.pop()
             self._has_run[op] = False
             for tensor in self._graph.accesses[op]:
-                self._until_last[tensor] += 1
+                self._users_before_last[tensor] += 1
             for other in self._waiting[op]:
                 self._blocker_count[other] += 1
 
@@ -253,14 +255,15 @@ class _SweepState:
         with one of ``ops``, and only at certain places before or after the tensor's last user. Other users
         are left out: there may be many of them, and the time would not be linear.
         """
-        # Forward, with 0, the only user that is left frees the tensor; with 1, the two that are left may do so
-        # in one group. Backward, with -1, the last user has just run, so the others do not make it live.
+        # Users of a tensor that may now begin a group, by the number of users that run before the last user.
+        # Forward: at 0, the only user left frees the tensor; at 1, the two that are left may do so in one
+        # group. Backward: at -1 the last user has just made the tensor live, so other users do not.
         telling_numbers = (0, 1) if self._is_forward else (-1,)
         starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                if self._until_last[tensor] in telling_numbers:
+                if self._users_before_last[tensor] in telling_numbers:
                     starts += self._users[tensor]
         return [
             op

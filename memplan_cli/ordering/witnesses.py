@@ -161,19 +161,18 @@ def _with_ids(cut: Cut, ids: Sequence[ClusterId]) -> Cut:
 def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
     """Return cuts that show that some step needs ``bound`` bytes in every order; empty if none are found.
 
-    They are one cut that holds in all orders, or two: each for the orders in which one of two ops
-    runs before the other.
+    They are one cut that holds in all orders, or two: one for each order of two independent ops.
     """
-    bounds = CutBounds(graph)
+    cuts = CutBounds(graph)
     for op in promising_ops(graph, range(graph.size)):
-        cut = _cut(bounds, op, bound)
+        cut = _cut(cuts, op, bound)
         if cut is not None:
             return (cut,)
-    return _pair_of_cuts(graph, bounds, bound)
+    return _pair_of_cuts(graph, cuts, bound)
 
 
 def _cut(
-    bounds: CutBounds,
+    cuts: CutBounds,
     op: OpIndex,
     bound: int,
     earlier: OpIndex | None = None,
@@ -186,7 +185,7 @@ def _cut(
 
     The op ``earlier`` is assumed to run before ``op``, and the op ``later`` after it.
     """
-    minimum_cuts = bounds.cuts_by_overwritten_input(
+    minimum_cuts = cuts.cuts_by_overwritten_input(
         op,
         max_edges=_MAX_EDGES_OF_CUT,
         earlier=() if earlier is None else (earlier,),
@@ -198,24 +197,24 @@ def _cut(
     return Cut(op, duals, before=earlier, after=later)
 
 
-def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
-    """Return two cuts by which every order needs ``bound`` bytes; empty if none are found.
+def _pair_of_cuts(graph: TaskGraph, cuts: CutBounds, bound: int) -> tuple[Cut, ...]:
+    """Return two cuts that together prove that every order needs ``bound`` bytes; empty if none are found.
 
-    Two ops, ``op`` and ``other``, do not depend on each other. The first cut shows that all orders with ``op``
-    before ``other`` need the bytes, at the step of either; the second shows it for all with ``other`` first.
+    The first cut proves it for all orders with ``op`` before ``other``, two ops that do not depend on each
+    other: the step of one of them needs the bytes. The second proves it for all orders with ``other`` first.
     """
     for op, other in independent_pairs(graph, range(graph.size)):
-        cut_op_first = _cut_of_pair(bounds, op, other, bound)
-        cut_other_first = _cut_of_pair(bounds, other, op, bound)
+        cut_op_first = _cut_of_pair(cuts, op, other, bound)
+        cut_other_first = _cut_of_pair(cuts, other, op, bound)
         if cut_op_first is not None and cut_other_first is not None:
             return cut_op_first, cut_other_first
     return ()
 
 
-def _cut_of_pair(bounds: CutBounds, first: OpIndex, second: OpIndex, bound: int) -> Cut | None:
+def _cut_of_pair(cuts: CutBounds, first: OpIndex, second: OpIndex, bound: int) -> Cut | None:
     """Return a cut of ``bound`` bytes at one of two ops, for the orders that run ``first`` before ``second``."""
-    at_first = _cut(bounds, first, bound, later=second)
-    return at_first or _cut(bounds, second, bound, earlier=first)
+    at_first = _cut(cuts, first, bound, later=second)
+    return at_first or _cut(cuts, second, bound, earlier=first)
 
 
 class _BodyBound(NamedTuple):

@@ -88,30 +88,29 @@ def _lower_pieces(
 ) -> tuple[Layout, int]:
     """Lower the pieces of a problem, the tallest first; return the layout, and the bytes of a lower bound.
 
-    The arena is as tall as its tallest piece. So a piece is lowered to the height of the pieces before it at
-    most, and not at all if it is no taller. Each gets an equal part of the work that is left.
+    The arena is as tall as its tallest piece. So no piece is lowered further than the height that the pieces
+    before it still have, and a piece that is no taller stays as it is. Each gets an equal part of the work left.
 
-    ``target_height`` is the height in units that is low enough for the caller: searches end there, although
-    lower layouts may exist.
+    Searches end at ``target_height`` units, which is low enough for the caller.
     """
     lowered = list(placements)
     heights = [*map(height_of, reduction.pieces, placements)]
-    bound = reduction.load  # no arena is lower
-    # Lowering a piece further than this does not lower the arena: the bound, or the tallest piece so far.
-    useful_height = bound
-    too_tall = [index for index, height in enumerate(heights) if height > bound]
+    arena_bound = reduction.load  # in units; no arena is lower
+    # The larger of ``arena_bound`` and the heights of the pieces done so far: the arena stays that tall.
+    settled_height = arena_bound
+    too_tall = [index for index, height in enumerate(heights) if height > arena_bound]
     too_tall.sort(key=lambda index: -heights[index])
     for count_before, index in enumerate(too_tall):
-        if heights[index] <= useful_height:
+        if heights[index] <= settled_height:
             break
         part = budget.share(1 / (len(too_tall) - count_before))
-        best = BestPlacement(placements[index], heights[index], useful_height, target_height)
+        best = BestPlacement(placements[index], heights[index], settled_height, target_height)
         best = _lower_piece(reduction.pieces[index], best, part, progress)
         lowered[index] = best.placement
-        if best.bound > useful_height:  # proved: the piece, and so the arena, needs more
-            bound = best.bound
-        useful_height = max(useful_height, best.height)
-    return layout_of(reduction, lowered), reduction.arena_bytes(bound)
+        if best.bound > settled_height:  # raised by a proof
+            arena_bound = best.bound
+        settled_height = max(settled_height, best.height)
+    return layout_of(reduction, lowered), reduction.arena_bytes(arena_bound)
 
 
 def _lower_piece(
@@ -167,7 +166,7 @@ def _is_bottleneck_worthwhile(piece: Piece, best: BestPlacement) -> bool:
     is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
     if buffers > SEARCHED_BUFFERS and is_gap_wide:
         return False
-    # A narrow gap is worth little work, which is left to the search of all capacities.
+    # The share of the work that the gap is worth. If it is small, the search of all capacities gets it alone.
     return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 

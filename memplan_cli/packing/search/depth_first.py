@@ -202,9 +202,8 @@ def _push_frame(
     frame[FIRST] = first_option
     frame[END] = options_end
     frame[UPCOMING] = first_option  # the option to try next
-    frame[MARK] = registers[
-        TRAIL
-    ]  # steps logged from here on are undone before the next option
+    # Steps logged from here on are undone before the next option.
+    frame[MARK] = registers[TRAIL]
     frame[FINGERPRINT] = np.int64(fingerprint)
     frame[SECTION] = section
     registers[DEPTH] += 1
@@ -215,8 +214,7 @@ def _push_frame(
 def _has_room(state: SearchState) -> bool:
     """Return whether undo log and stacks have room for any step.
 
-    A step logs at most one entry for each section and one for a buffer. Its options are at most all buffers and
-    a hole.
+    A step logs at most one entry for each section and a buffer; its options are at most all buffers and a hole.
     """
     buffers, sections = len(state.is_placed), len(state.floor)
     return bool(
@@ -241,8 +239,8 @@ def _advance(
 
     - SOLVED if all buffers are placed,
     - OVERFLOWED if the stacks or the undo log are too small,
-    - else NEXT: the frame on top of the stack tries its next option. The frame is a new one if a section
-      has several options, and an older one if this state has no solution.
+    - else NEXT: the frame on top of the stack tries its next option. It is a new frame if the section has
+      several options, and an older one if the state is found to have no solution.
 
     Changes ``state`` and spends its work. ``rank`` and ``level_bonus`` decide the order of options
     (`_list_options`), and ``weigh_failures`` the section (`tightest_section`).
@@ -262,7 +260,7 @@ def _advance(
         # The functions below pass about twice over the buffers and four times over the sections.
         buffers = piece.first[right] - piece.first[left]
         state.registers[WORK] -= 2 * buffers + 4 * (right - left)
-        # Valleys are intervals of level floor between higher walls. They are found in each step anew.
+        # Valleys are intervals of level floor between higher walls; a basin has any floors between its walls.
         find_valleys(state, left, right)
         count_inside(piece, state, left, right)
         if has_full_valley(state, left, right, capacity):
@@ -273,6 +271,7 @@ def _advance(
             return NEXT
         section = tightest_section(state, left, right, capacity, weigh_failures)
         first_option = state.registers[OPTIONS]
+        # There is an option at least: some unplaced buffer fits into the valley over the section.
         options_end = _list_options(piece, state, rank, level_bonus, section)
         if options_end == first_option + 1:
             _take_option(piece, state, section, state.options[first_option])
@@ -303,9 +302,7 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> int:
     registers = state.registers
     frame = state.frames[registers[DEPTH] - 1]
     undo(piece, state, frame[MARK])
-    option = frame[
-        UPCOMING
-    ]  # an index of `state.options`, where the frame owns the slice FIRST to END
+    option = frame[UPCOMING]  # an index of `state.options`: the frame owns FIRST to END
     if option < frame[END]:
         frame[UPCOMING] += 1
         _take_option(piece, state, frame[SECTION], state.options[option])
@@ -328,9 +325,8 @@ def search(
 ) -> int:
     """Search until there is a result or register WORK is used up; changes ``state``.
 
-    Returns SOLVED: ``state.offset`` holds a layout within ``capacity`` units. FAILED: there is none.
-    OVERFLOWED: the stacks or the undo log are too small. UNFINISHED: the work is used up, and a
-    further call continues the search.
+    Returns SOLVED: ``state.offset`` holds a layout within ``capacity`` units. FAILED: there is none. OVERFLOWED:
+    the stacks or the undo log are too small. UNFINISHED: the work is used up; a further call continues.
 
     ``rank`` and ``level_bonus`` decide the order in which the options at a section are tried
     (`_list_options`), and ``weigh_failures`` decides the section (`tightest_section`).

@@ -115,6 +115,7 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             inside_count[start] += 1
             inside_count[stop] -= 1
+        # If the buffer ends with its valley, this entry is behind the valley, and cleared below.
         smallest_left[stop] = min(smallest_left[stop], size)
         smallest_right[start] = min(smallest_right[start], size)
     # Then the entries are turned into the values of each section. Units and count fall to 0 at the end of
@@ -198,12 +199,12 @@ def tightest_section(
 ) -> int:
     """Return the section of the valleys of [left, right) with the lowest score.
 
-    The score of a section is its number of options: to place one of the inside buffers that cover it, or to
-    leave a hole. If ``weigh_failures`` is 1, it is divided by the failures of the section: those that often
-    failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
+    A valley is an interval of level floor between two walls; the row CAP has the lower wall, and -1 outside
+    of valleys. The score of a section is its number of options: to place one of the buffers between the walls
+    that cover it (INSIDE_COUNT of them, at least one), or to leave a hole. If ``weigh_failures`` is 1, it is
+    divided by the failures of the section (dom/wdeg, Boussemart et al., ECAI 2004).
 
-    Each section of a valley is covered by an inside buffer (`raise_unusable`). Fills the scratch row HOLE:
-    the level up to which a hole reaches, or -1 if the buffers above it would exceed the capacity.
+    Fills the row HOLE: the level up to which a hole reaches, or -1 if the buffers above it would not fit.
     """
     cap, inside_count = state.scratch[CAP], state.scratch[INSIDE_COUNT]
     hole, unplaced = state.scratch[HOLE], state.unplaced
@@ -216,7 +217,6 @@ def tightest_section(
         level = _lowest_hole(state, section)
         is_hole_allowed = level + unplaced[section] <= capacity
         hole[section] = level if is_hole_allowed else -1
-        # At least one, because a buffer is inside.
         options = inside_count[section] + (1 if is_hole_allowed else 0)
         score = options
         if weigh_failures and options > 1:
@@ -231,8 +231,9 @@ def tightest_section(
 def _lowest_hole(state: SearchState, section: int) -> int:
     """Return the lowest level at which a buffer above a hole in a section of a valley can rest.
 
-    Either it reaches over a wall, and rests on the cap. Or it lies on an inside buffer that ends before the
-    section or starts after it, at least on the smallest of these, on the floor::
+    A hole is empty space on the floor. If the buffer above it reaches over a wall, the buffer rests on the cap,
+    the lower wall, or higher. Else the buffer rests on one between the walls that ends before the section or
+    starts after it: at the lowest on the smallest of these, which is on the floor::
 
         |   +-----+     |
         | +-+-+---+     |    a hole (dot) under a buffer that rests on a smaller one
@@ -248,18 +249,19 @@ def _lowest_hole(state: SearchState, section: int) -> int:
 def has_full_basin(
     piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
 ) -> bool:
-    """Return whether, in a section of a basin of [left, right), the buffers must exceed the capacity.
+    """Return whether, in some section of a basin of [left, right), the buffers must exceed the capacity.
 
     A basin is an interval of sections between two walls, with any lower floors between them:
 
-        |               |   <- cap: the lower wall
-        |       +-+     |
-        |   +---+ +-+   |
-        +---+       +---+
+        |                <- left_wall
+        |           +-   <- level, the floor of ``section``: the right wall. It is lower, so it is the cap.
+        |   +-+     |
+        +---+ +-----+
+        begin       section
 
     Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry stands
-    for the sections from its begin to the present one, whose floors are at most its level. The failure of the
-    section is counted in ``state.failures``. Basins of one level are valleys, and left to `has_full_valley`.
+    for the sections from its begin to the present one, whose floors are at most its level. The section that
+    overflows gets a failure in ``state.failures``. Basins of one level are left to `has_full_valley`.
     """
     stack_begin, stack_level = state.scratch[STACK_BEGIN], state.scratch[STACK_LEVEL]
     # For each section the end of its stretch of equal floors, from `find_valleys`.
@@ -275,9 +277,7 @@ def has_full_basin(
             begin = stack_begin[depth]
             left_wall = stack_level[depth - 1] if depth > 0 else INFINITE
             cap = min(left_wall, level)
-            is_valley = (
-                stretch_stop[begin] == section
-            )  # one stretch of equal floors is all of it
+            is_valley = stretch_stop[begin] == section  # one stretch of equal floors
             if is_valley or cap == INFINITE:
                 continue
             if _must_exceed_capacity(piece, state, begin, section, cap, capacity):
