@@ -65,10 +65,10 @@ def search(
 ) -> SearchResult:
     """Return the plans with regions in chunks that were found, and the one nearest to a goal.
 
-    Up to four searches run, each only if no plan is within the budget yet: straight to the budget; in
-    several steps; in several steps, with copies of ops (`columns`); and with the chunks of the plan of
-    the least memory cut again (`nested`). The last one also runs if all plans within the budget are
-    slow. Without a budget, the first search is left out.
+    The program is searched straight to the budget, then in several steps, then with copies of ops for
+    matrix products, and last with the chunks of the plan of the least memory cut again. A later search
+    runs only if no plan is within the budget yet, and the last one also if all such plans are slow.
+    Without a budget no plan counts as within it: all searches run but the first.
 
     Args:
         graph: the program without chunks.
@@ -93,8 +93,8 @@ def search(
             programs_without_chunks.append(with_copies)
             finder.search(with_copies)
     if not finder.has_fast_plan_within_budget:
-        # The plan with the least memory has the most chunks. Cut in another way, they may need
-        # as little memory with less work, so the first target is its peak.
+        # The plan with the least memory has the most chunks. Cut in another way, they may need as little
+        # memory with less work. So the first target is its peak, or the budget if that is larger.
         lowest_plan = finder.lowest_plan
         first_target = max(max_bytes or 0, lowest_plan.peak)
         for with_fewer_chunks in stages_of_fewer_chunks(lowest_plan, finder.limit):

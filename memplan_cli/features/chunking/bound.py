@@ -73,9 +73,9 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
 
     A need is a set of tensors that are whole and live at once. Each op is computed in one of its ways,
     whole or in chunks along one of its splits, and each way has a need. If a tensor is made in slices and
-    read whole, or in other slices, then the slices are joined, which has a need too. The bound is the
-    smallest limit with which every op has a way, so that no need is above the limit. If the graph's
-    outputs need more, the bound is their need.
+    read whole, or in other slices, then the slices are joined, which has a need too: such ways of producer
+    and reader go together only if the join is within the limit. The bound is the smallest limit with which
+    every op has a way. If the graph's outputs need more, the bound is their need.
 
     Only ``planned`` vars count.
     """
@@ -95,13 +95,12 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
     all_needs = [*(way.need for of_op in ways for way in of_op), *joins.values()]
     larger = {need.bytes for need in all_needs if need.bytes > without_joins.bytes}
     limits = [without_joins.bytes, *sorted(larger)]
-    # Search the smallest limit with which every op has a way; the largest one is enough for all needs.
-    bound_index = bisect_left(
-        limits,
-        x=True,
-        hi=len(limits) - 1,
-        key=lambda limit: not _ops_without_way(graph, ways, joins, limit),
-    )
+
+    def is_enough(limit: int) -> bool:
+        return not _ops_without_way(graph, ways, joins, limit)
+
+    # The smallest limit that is enough. The largest one is, as no need is above it, and is not tested.
+    bound_index = bisect_left(limits, x=True, hi=len(limits) - 1, key=is_enough)
     if bound_index == 0:
         return without_joins
     # A need with exactly these bytes is returned, to explain the bound: if possible, one of an op that has
@@ -203,7 +202,7 @@ class _Needs:
         It is the largest of three needs; slices are not counted:
 
         - first chunk: the inputs that every chunk reads whole, and those that their producer cannot make in
-          slices. Later chunks may need less of such an input: a plan may cut it, and free slice after slice.
+          slices. In later chunks the second kind does not count: a plan may cut it, and free slice by slice.
         - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
           cannot read in slices. All slices of such an output exist by then.
         - Concat behind it: all these outputs, and once more the one whose slices it joins (`of_join`).
@@ -218,7 +217,7 @@ class _Needs:
         unsliceable_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
-            # An output without an axis map is made whole by every chunk, and has no consumer.
+            # An output without an axis map has no consumer. Left out, it only makes the bound lower.
             if var and axis_map and not self._is_read_in_slices(var, axis_map)
         ]
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)

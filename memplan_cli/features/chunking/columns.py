@@ -283,12 +283,12 @@ def _others_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
 
 
 def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:
-    """Return the consumers of a chain's result that keep reading the original, not the copy.
+    """Return the consumers of a chain's result that keep reading the original once the chain is copied.
 
-    The copy will be in chunks along the axis that the product slices, the original along another one.
-    So the copy is read by the product, and by consumers that can be split along the product's axis
-    only, such as the sum over rows for the gradient of a bias. All others read the original, also
-    those that cannot be split at all.
+    A chain is ops that compute a large input (the result) of a matrix product. The product reads the
+    copy. Both will be in chunks along the axis that the product slices, the original along another one.
+    So consumers that can be split only along the product's axis, such as the sum over rows for the
+    gradient of a bias, read the copy too. All others keep the original, also those without any axis.
     """
     product_axis = chain.axes[chain.result]
     return [

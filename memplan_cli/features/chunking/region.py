@@ -333,7 +333,7 @@ def _neighbors(graph: Graph, region: Region) -> tuple[Mapping[int, int], frozens
     producers = frozenset(shared_bytes)
     for var in region.outputs:
         for reader in graph.consumers(var):
-            if reader not in region.splits:
+            if reader not in region.splits:  # which has the ops of the region as keys
                 shared_bytes[reader] = max(shared_bytes.get(reader, 0), graph.bytes(var))
     return shared_bytes, producers
 

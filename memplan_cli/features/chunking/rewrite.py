@@ -238,6 +238,7 @@ class _ChunkWriter:
             For each tensor in ``next_carried``, the var that holds these rows.
         """
         next_vars: dict[VarId, VarId] = {}
+        # For each op of the region, ``split`` tells along which axes its inputs and outputs are sliced.
         for index, split in sorted(self._region.splits.items()):
             # The chunk may need nothing of an op, or only rows that the previous chunk has computed.
             is_computed = index in self._chunk.computed
@@ -245,13 +246,13 @@ class _ChunkWriter:
                 self._write_op(index, split)
             outputs = zip(self._graph.ops[index].outputs, split.outputs, strict=True)
             for var, axis_map in outputs:
-                if axis_map is None:
+                if axis_map is None:  # not sliced, so no rows are carried
                     continue
                 if var in carried_vars:
                     carried = _SlicedVar(carried_vars[var], self._chunk.carried[var])
                     if is_computed:  # the chunk has more rows, which follow the carried ones
                         self._join_carried(var, axis_map.axis, carried)
-                    else:
+                    else:  # the carried rows are all that the chunk needs
                         self._own_slices[var] = carried
                 if var in next_carried:
                     next_vars[var] = self.slice_of(var, axis_map.axis, next_carried[var])

@@ -116,7 +116,7 @@ class ProgramWriter:
 
         In the blocked channel layout, rows and columns are sliced between two Reshapes, to *memory dims* and
         back (see `ProgramWriter`): ``[1, 16, 28, 28]`` becomes, with blocks of 8 channels, ``[1, 2, 28, 28 * 8]``
-        for rows. All rows are along axis 2, so the bounds stay the same.
+        for rows and ``[1, 2 * 28, 28, 8]`` for columns. Both lie along axis 2 then, with the same bounds.
         """
         if not self._needs_memory_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))

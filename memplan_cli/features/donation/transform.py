@@ -305,7 +305,10 @@ class _DonationOrder:
         return descendants
 
     def ordered(self, program: Program) -> Program:
-        """Return the program in the order nearest to its own in which all added pairs are safe."""
+        """Return the program in the order nearest to its own in which the pairs of `add_pair` can share memory.
+
+        All other readers of a pair's graph input run before the op that writes its graph output over the input.
+        """
         order = nearest_order(self._successors)
         if order == sorted(order):
             return program

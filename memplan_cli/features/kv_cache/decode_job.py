@@ -136,8 +136,8 @@ class _OriginalLoop:
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         """Create the session of the original for a job of `run`, and find inputs with which steps run.
 
-        Trials show by which rules the lengths of dims follow from the past and new entries of a step,
-        whether a step can add several entries, and whether the first can begin with empty caches.
+        Trials show by which rules the lengths of dims follow from the past and new entries of a step and
+        whether a step can add several entries (`_find_rules`), and whether caches can be empty (`_start`).
 
         Raises:
             RuntimeUnavailableError: no step runs.
@@ -147,11 +147,13 @@ class _OriginalLoop:
         self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
+        # Of each step that ran: its input shapes by name, and the entries that it added to the caches.
         self.shapes_of_steps: list[dict[str, list[int]]] = []
         self.growth_of_steps: list[int] = []
         self.rules, takes_several_entries = self._find_rules()
         requested: list[int] = job["lengths"]
         lengths = requested if takes_several_entries else [1] * len(requested)
+        # The number of entries in the caches, and the caches.
         self.position, self.state = self._start(new_entries=lengths[0])
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
 
@@ -357,10 +359,10 @@ class _StepInputs:
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and find the dims along which caches grow and the free dims.
+        """Load the original, and find the dims along which caches grow (`past_dims`) and the free dims.
 
         A dim is free if caches do not grow along it and ``job``, which has the dims and inputs of the user,
-        has no value for it.
+        has no value for it. The free dims are the keys of `rules_to_try`.
         """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
@@ -374,7 +376,8 @@ class _StepInputs:
             dims_of[value.name] = list(map(str, tensor_dims(value, tensor_type, model_names)))
         # `growing` caches are those that steps extend; `buffers` are these and the constant ones.
         self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
-        # By dim, how its value may follow from past and new entries, the first to try first.
+        # By free dim, how its value may follow from the numbers of past and new entries, the likeliest first.
+        # That depends on the forms of the caches with this dim, such as ``concat``: how the graph extends them.
         self.rules_to_try: dict[str, tuple[str, ...]] = {}
         for dim in free_dims(original):
             if dim not in self.past_dims and dim not in self.fixed_dims:

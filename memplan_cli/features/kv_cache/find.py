@@ -242,9 +242,9 @@ def _concatenated_cache(
     """Return the cache that a Concat extends: the graph input (past) that becomes ``output`` with new entries.
 
     The past is the first operand of the Concat, or leads to it through Transposes and Casts. ``after`` are
-    the indices of such nodes from the Concat to the output. None if the first operand is from no graph
-    input, if nothing is appended, or if the model is invalid. The result is a `KeptCache` if the operand is
-    a Gather or Slice of the past, or if past and present cannot be one buffer (`_in_place_or_kept`).
+    the indices of such nodes from the Concat to the output. A `KeptCache` if the operand is a Gather or Slice
+    of a cache, or if past and present cannot be one buffer (`_in_place_or_kept`). Else None if the operand is
+    from no graph input, if nothing is appended to the past, or if the model is invalid.
     """
     # ``before`` are the indices of the nodes from the past to the Concat.
     past, before = index.trace_back(concat.input[0])
@@ -252,7 +252,7 @@ def _concatenated_cache(
         producer = index.producer_of(past)
         if producer is None or operator(producer).family not in _SELECTIONS:
             return None
-        return _rearranged_cache(output, producer, index)
+        return _rearranged_cache(output, producer, index)  # kept: its rows move or are dropped
     if len(concat.input) < 2:
         return None  # nothing is appended
     # An invalid model may lack the Concat's axis, or have a Transpose of another rank before it.
@@ -275,10 +275,10 @@ def _operator_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that an attention operator extends, if ``result`` is a present that it returns.
 
-    The graph output ``output`` is this result, or follows from it through Transposes and Casts, whose indices
-    are ``after``. In the same way the operator's past has to follow from a graph input, through ``before``.
-    None if ``result`` is no present, if the past is from no graph input, or if the model is invalid. A
-    `KeptCache` if past and present cannot be one buffer (`_in_place_or_kept`).
+    ``result`` is an output of an operator in `OPERATORS`. The graph output ``output`` is ``result``, or follows
+    from it through Transposes and Casts, whose indices are ``after``. In the same way the operator's past
+    has to follow from a graph input. None if ``result`` is no present, if the past is from no graph input,
+    or if the model is invalid. A `KeptCache` if past and present cannot be one buffer (`_in_place_or_kept`).
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]
@@ -293,7 +293,8 @@ def _operator_cache(
     axes = index.permutation(before, index.ranks[past])
     if len(axes) <= cache.axis:  # an invalid model
         return None
-    # Past and present of the operator can be one buffer only if they are the graph input and output.
+    # An operator in `SHARED` can write the new entries into the past itself, but only if its past and present
+    # are the graph input and output (form ``shared``). Else a TensorScatter writes them (form ``operator``).
     is_shared = _operator_key(node) in SHARED and not before and not after
     form = "shared" if is_shared else "operator"
     match = CacheMatch(past, output, axes[cache.axis], form, node_index, before, after)

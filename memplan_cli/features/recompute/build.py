@@ -121,9 +121,9 @@ class _CopyWriter:
         program = self._values.program
         for place, op in enumerate(program.body.ops):
             self._current_place = place
-            self._emit_base_op(op, place)
-        # So far the outputs of copies have provisional names. A copy of an op that nothing reads replaces the
-        # op and takes its names. It is no copy in the result: the op runs later, not twice.
+            self._emit_base_op(op, place)  # after the copies that the op reads
+        # So far the outputs of copies have provisional names. If no op reads an original any more, its first
+        # copy takes its place and names. This op is no copy in the result: it runs later, not twice.
         name_by_replacement = self._replace_unread_originals()
         name_by_copy = self._name_copies()  # the other copies get new names
         # Both have the final names by provisional name. Ops still read the provisional ones.
@@ -192,18 +192,19 @@ class _CopyWriter:
         The stack takes the place of recursion, as chains may be longer than Python's limit. A
         var stays on it until all copies that its producer reads are emitted.
         """
-        stack = [var]
+        dataflow, stack = self._values.dataflow, [var]
         while stack:
-            producer = self._values.dataflow.producer[stack[-1]]
-            reads = self._values.dataflow.reads[producer]
-            missing = [read for read in reads if self._is_due(read, copy_place)]
-            if missing:
+            var = stack[-1]
+            producer = dataflow.producer[var]
+            reads = dataflow.reads[producer]
+            if missing := [read for read in reads if self._is_copy_missing(read, copy_place)]:
                 stack.extend(missing)
                 continue
-            if (stack.pop(), copy_place) not in self._copy_of:
+            stack.pop()
+            if (var, copy_place) not in self._copy_of:  # a var may be on the stack twice
                 self._emit_copy(producer, copy_place)
 
-    def _is_due(self, var: VarId, copy_place: Place) -> bool:
+    def _is_copy_missing(self, var: VarId, copy_place: Place) -> bool:
         """Whether a var has this copy place, and its copy is not emitted yet."""
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
@@ -223,7 +224,7 @@ class _CopyWriter:
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs = tuple(
             self._provisional_copy(var, copy_place)
-            if var and (position not in optional or self._is_due(var, copy_place))
+            if var and (position not in optional or self._is_copy_missing(var, copy_place))
             else VarId("")
             for position, var in enumerate(op.outputs)
         )
@@ -241,23 +242,23 @@ class _CopyWriter:
         return copy
 
     def _replace_unread_originals(self) -> dict[VarId, VarId]:
-        """Remove from `_ops` each original that no op reads if it has a copy. Its first copy gets its outputs.
+        """Remove from `_ops` each original that has a copy and is read by no op. Its first copy gets its outputs.
 
         For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``, and is
         removed from `_original_of`.
 
         Returns:
-            The new name of each output of these copies, by its provisional name; the caller
-            renames the reads.
+            The final name of each output of these copies, which is the original's, by its provisional
+            name; the caller renames the reads.
         """
         replaced = self._unread_originals()
         removed = {_first_output(original) for original, _ in replaced}
         original_of_copy = {_first_output(copy): original for original, copy in replaced}
         names = {
-            new: old
+            provisional: final
             for original, copy in replaced
-            for new, old in zip(copy.outputs, original.outputs, strict=True)
-            if new and old
+            for provisional, final in zip(copy.outputs, original.outputs, strict=True)
+            if provisional and final
         }
         ops: list[_PlacedOp] = []
         for placed in self._ops:
@@ -271,8 +272,8 @@ class _CopyWriter:
             else:
                 ops.append(placed)
         self._ops = ops
-        for copy_output in names:
-            del self._original_of[copy_output]
+        for provisional in names:
+            del self._original_of[provisional]
         return names
 
     def _unread_originals(self) -> list[tuple[Op, Op]]:

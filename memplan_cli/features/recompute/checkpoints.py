@@ -156,9 +156,9 @@ class _Segments:
     def recomputed_at(self) -> list[set[Place]]:
         """Return for each value the places from which on ops read a new copy of it, as `write_copies` needs them.
 
-        No value has more than one place, as each segment runs again only once: for the first backward op that
-        reads one of its dropped values. The place of this op is that of all copies: of each dropped value of
-        the segment that the backward part reads, and of those from which such values have to be computed.
+        A place is the index of an op in the program. Each segment runs again only once, so no value has more
+        than one place: that of the first backward op that reads a dropped value of the segment. The dropped
+        values that the backward part reads are copied there, and the dropped values that these copies need.
         """
         values = self._values
         # For each segment, its dropped values, each with the place where the backward part first reads it.
@@ -169,7 +169,7 @@ class _Segments:
                 continue
             late_reads = [place for place in accesses if self._is_late(place, segment)]
             if late_reads:
-                first_reads[segment][value] = late_reads[0]
+                first_reads[segment][value] = min(late_reads)
         recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
         for reads in first_reads.values():
             place = min(reads.values())

@@ -247,13 +247,13 @@ class GreedyChooser:
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
-        A candidate drops a value between two accesses. Its gain is the bytes above the budget that this
-        saves, summed over the ops in between, and its work is that of the copies. A round takes candidates by
-        falling ratio of gain and work, down to a floor.
+        A candidate drops a value between two accesses. Before the second one, a copy of its producer computes
+        it again. Its gain is the bytes above the budget that this saves, summed over the ops in between, and
+        its work is that of the copies. A round takes candidates by falling gain / work, down to a floor.
 
-        The *price* is the gain that one unit of work has to bring. By it a round chooses whether an input of
-        a copy is kept in memory or recomputed too. It is at first the highest ratio, and then the floor of
-        the round before; each round evaluates all candidates anew.
+        The *price* is the gain that one unit of work has to bring. An input of a copy is kept in memory if
+        that loses less gain than the price of its work, else it is recomputed too. The price is at first the
+        highest gain / work, then the floor of the round before. Each round evaluates all candidates anew.
 
         Returns:
             The number of candidates that were taken.
@@ -335,8 +335,8 @@ class GreedyChooser:
         """Return the candidate that drops a value between two accesses, the gap, with what its copy needs.
 
         The gain is the bytes above the budget that the drop saves, summed over the ops in the gap. What the
-        inputs of the copy add is subtracted (`_add_inputs`), and what is needed only while the copies run.
-        None if no gain is left, or if too many copies would run or the ratio of gain and work is too small.
+        inputs of the copy add is subtracted, and what is needed only while the copies run (transient bytes):
+        `_add_inputs` finds both. None if no gain is left, or if `_add_inputs` gives the candidate up.
         """
         gain = self._gain(value, gap)
         if gain <= 0:
@@ -354,12 +354,13 @@ class GreedyChooser:
         """Add to a candidate what its copy reads. If an input is copied too, add what that copy reads, and so on.
 
         An input that stays in memory for longer has a loss: the bytes above the budget that it adds, summed
-        over places. The loss is subtracted from the candidate's gain. An input that is copied adds to the
-        candidate's work, and to its transient bytes: those that are needed only while its copies run.
+        over places. The loss is subtracted from the candidate's gain. An input that is copied once more adds
+        to the candidate's work, and to its transient bytes: those that are needed only while its copies run.
+        If a copy of an input is moved here from a later place, it adds a loss and transient bytes.
 
         Returns:
             False if the candidate is given up, incomplete: too many copies would run, or gain / work is
-            below the present price divided by `_FLOOR_DIVISOR`.
+            below a part (`_FLOOR_DIVISOR`) of the price, the gain that one unit of work has to bring.
         """
         values, end = self.schedule.values, candidate.gap.end
         copies = 0
@@ -376,8 +377,8 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # These bytes are counted twice, on purpose, if the copy is moved here from a later place: they
-                # are in its loss too. Counting them once made more searches worse than better.
+                # For a moved copy, the loss has these bytes already. They count twice on purpose: counting
+                # them once made more searches worse than better.
                 candidate.transient_bytes += values.sizes[needed]
             # Further inputs only lower the ratio.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
@@ -388,7 +389,7 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
-        - In memory at the place anyway: free.
+        - In memory at the place, as it is accessed there or kept for its next access: free.
         - Last accessed before the place: it is kept in memory until then, or copied for the place.
         - Dropped there, but copied for a later access: that copy runs at the place already, or one more does.
 
@@ -397,7 +398,7 @@ class GreedyChooser:
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
-        gap = schedule.gap_around(needed, place)
+        gap = schedule.gap_around(needed, place)  # between the accesses before and after the place
         if gap is None:  # accessed at the place, and so in memory
             return _CopyInput(needed)
         one_more = _CopyInput(needed, is_copied=True, work=work)
@@ -439,7 +440,8 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # No places, if the input is in memory anyway, or is copied for the place ``end`` alone.
+            # The range ``start..stop`` is where the input is in memory in addition. It is empty if the input is
+            # in memory anyway, or is copied for the place ``end`` alone.
             schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)

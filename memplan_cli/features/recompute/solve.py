@@ -257,7 +257,7 @@ def _names_of_earlier_run(written: RecomputedProgram, copy: Op) -> dict[VarId, V
         if any(written.originals.get(var, var) in copied_vars for var in op.outputs)
     )
     if first_run.outputs == copy.outputs:
-        return None  # the copied op was removed, and a later copy replaces it
+        return None  # the copied op was removed, and ``copy`` is now the first run itself
     outputs = zip(copy.outputs, first_run.outputs, strict=True)
     names = {of_copy: of_first_run for of_copy, of_first_run in outputs if of_copy}
     if not all(names.values()):

@@ -60,8 +60,8 @@ def _quantized_splits(
         if has_scale_per_channel and any(read is not None for read in split.inputs[1:]):
             continue
         # Sums of integers are exact, so chunks of any length give the same bits (`Role.FREE`). But chunks of
-        # columns slice the weight, which copies it at run time. `Graph` allows such a copy if the role is
-        # FREE, and forbids it for columns.
+        # columns slice the weight, which copies it at run time. They keep the role COLUMNS, so that `Graph`
+        # refuses this copy.
         role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
         reads = dict(zip(operands, split.inputs, strict=True))
         splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))
@@ -96,22 +96,20 @@ def _concat_splits(node: Node) -> tuple[Split, ...]:
 def _linear_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of QuantizeLinear or DequantizeLinear along every axis.
 
-    Scales and zero points are one, or one for each element of an axis. Blocks of several elements with
-    one scale are not split.
+    A tensor has one scale and zero point, which stay whole, or one for each element of one axis. In chunks
+    along this axis they are sliced too. Blocks of several elements with one scale are not split.
     """
     data, scale = node.data_shape, node.required_shape(1)
     if node.int_attribute("block_size", 0) or len(scale) > 1:
         return ()
     scaled_axis = node.int_attribute("axis", 1) % max(len(data), 1)
-    parameters = dict.fromkeys((1, 2), AxisMap(0) if prod(scale) > 1 else None)
-    return tuple(
-        node.split(
-            dim,
-            {0: AxisMap(axis), **(parameters if axis == scaled_axis else {})},
-            {0: AxisMap(axis)},
-        )
-        for axis, dim in enumerate(data)
-    )
+    splits = []
+    for axis, dim in enumerate(data):
+        reads = {0: AxisMap(axis)}
+        if axis == scaled_axis and prod(scale) > 1:
+            reads |= {1: AxisMap(0), 2: AxisMap(0)}  # the scales and zero points
+        splits.append(node.split(dim, reads, {0: AxisMap(axis)}))
+    return tuple(splits)
 
 
 _ELEMENTWISE, _PRODUCT = elements.RULES["Add"], products.RULES["MatMul"]

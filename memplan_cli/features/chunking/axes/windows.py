@@ -337,8 +337,8 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
 def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     """Return which input elements a Resize reads along an axis; None if chunks would get other values.
 
-    A chunk is a range of input elements, from which ``scale`` times as many outputs are made. They are
-    copies of these elements, or interpolated from them and from a halo around them.
+    A chunk is a range of input elements, from which ``scale`` times as many outputs are made: copies of these
+    elements, or interpolated from them and a halo around them. Only the map of the outputs has ``scale``.
     """
     if scale == 1:
         return AxisMap(axis)
@@ -353,7 +353,7 @@ def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     halo = _interpolation_halo(node)
     if halo is None or not is_power_of_two:
         return None
-    return AxisMap(axis, 1, *halo)
+    return AxisMap(axis, halo_before=halo[0], halo_after=halo[1])
 
 
 def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
