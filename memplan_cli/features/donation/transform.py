@@ -305,10 +305,7 @@ class _DonationOrder:
         return descendants
 
     def ordered(self, program: Program) -> Program:
-        """Return the program in the order nearest to its own in which the pairs of `add_pair` can share memory.
-
-        All other readers of a pair's graph input run before the op that writes its graph output over the input.
-        """
+        """Return the program in the nearest order that reads each pair's input before it writes the output."""
         order = nearest_order(self._successors)
         if order == sorted(order):
             return program

@@ -147,9 +147,8 @@ class _OriginalLoop:
         self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
-        # Of each step that ran: its input shapes by name, and the entries that it added to the caches.
-        self.shapes_of_steps: list[dict[str, list[int]]] = []
-        self.growth_of_steps: list[int] = []
+        self.shapes_of_steps: list[dict[str, list[int]]] = []  # of each step's inputs, by name
+        self.growth_of_steps: list[int] = []  # the entries that each step added to the caches
         self.rules, takes_several_entries = self._find_rules()
         requested: list[int] = job["lengths"]
         lengths = requested if takes_several_entries else [1] * len(requested)

@@ -391,14 +391,14 @@ class GreedyChooser:
 
         - In memory at the place, as it is accessed there or kept for its next access: free.
         - Last accessed before the place: it is kept in memory until then, or copied for the place.
-        - Dropped there, but copied for a later access: that copy runs at the place already, or one more does.
+        - Dropped in the gap between two accesses: its copy for the later one runs here already, or one more does.
 
         To keep it, or to run its copy earlier, has a *loss*: the bytes above the budget that are added, summed
         over places. One more copy costs its work times the price. The cheaper is chosen.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
-        gap = schedule.gap_around(needed, place)  # between the accesses before and after the place
+        gap = schedule.gap_around(needed, place)
         if gap is None:  # accessed at the place, and so in memory
             return _CopyInput(needed)
         one_more = _CopyInput(needed, is_copied=True, work=work)
@@ -417,10 +417,7 @@ class GreedyChooser:
         return one_more
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
-        """Return by how much ``size`` more bytes at places ``start..end`` raise the excess.
-
-        The excess is the bytes above the budget, summed over places.
-        """
+        """Return the bytes above the budget, summed over places ``start..end``, that ``size`` more bytes add."""
         if not size:
             return 0
         new_excess = np.maximum(self.schedule.live[start:end] + size - self.budget, 0)
@@ -440,8 +437,7 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # The range ``start..stop`` is where the input is in memory in addition. It is empty if the input is
-            # in memory anyway, or is copied for the place ``end`` alone.
+            # This range is empty if the input is in memory anyway, or is copied for the place ``end`` alone.
             schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
