@@ -291,14 +291,14 @@ def confirm(
 def _point_of_run(
     needs: ModelNeeds, question: Question, predicted: Point, value: int
 ) -> Point:
-    """Return the bytes needed at ``value``, which was run last: the prediction's value or a lower one.
+    """Return the bytes needed at ``value``: the predicted value, or the smaller one at which runs ended.
 
-    A `Point` also has the bytes needed at the next value, to compare with the memory size.
+    A `Point` is a `Need` at one value. It also has the bytes needed at the next value.
     """
     if value == predicted.dims[question.dim]:
         return predicted
     need = needs.at(value)
-    if need is None:  # unknown: those of the higher value are an upper bound
+    if need is None:  # unknown: the need of the predicted, larger value is an upper bound
         need = predicted
     return Point.of(
         need,

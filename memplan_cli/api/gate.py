@@ -473,7 +473,7 @@ def take_snapshot(
     snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
     # The metrics of the rules. If the rules have none, those of ``earlier``, or the known default metrics.
     checked = metrics_to_record(snapshot, rules, earlier)
-    # No default metric is a predicted peak, so that these are found last, and only if they are checked.
+    # Predicted peaks are costly and never default metrics, so they are added last, if they are checked.
     predicted = _predicted_metrics(path, checked, request)
     metrics = {**snapshot.metrics, **predicted}
     return replace(snapshot, metrics=metrics, checked=checked, process_obstacle=obstacle)

@@ -62,6 +62,7 @@ def accepts_option_names(
         """Return a function that also takes option names, and calls the given function with its own arguments."""
         declared = signature(function)
         parameters = tuple(declared.parameters)
+        # ``check_options``, ``flags`` and, below, ``settings`` are arguments of `accepts_option_names`.
         option_names = _OptionNames(parameters, (*_CHECK_OPTIONS, *check_options), flags)
 
         @wraps(function)
@@ -75,6 +76,7 @@ def accepts_option_names(
             for keyword, value in keywords.items():
                 for name, argument in option_names.arguments_of(keyword, value).items():
                     _join_argument(arguments, name, argument)
+            # ``settings`` and the function's own parameters are all keywords that have an effect.
             unused = setting_without_effect(arguments, (*settings, *parameters))
             if unused:
                 where = f"in memplan.{function.__name__}"

@@ -251,8 +251,8 @@ def with_range_settings(
     """Return a plan whose report has runtime settings for every request within its bounds.
 
     The given plan has settings for the one size that was run. They stay if there are no bounds, or if
-    settings for the range cannot be found; then a warning says why. ``settings`` are memplan's, with the
-    bounds, and ``path`` is the written model.
+    settings for the range cannot be found; then a warning says why. ``settings`` are not those of the
+    runtime but memplan's, with the bounds, and ``path`` is the written model.
     """
     facts = plan.report.runtime
     if not settings.bounds or facts is None or facts.settings is None:
@@ -263,19 +263,19 @@ def with_range_settings(
     progress("choosing settings for the range")
     # Feeds and assumed dims were resolved for one run: they are resolved again for the largest sizes.
     unbound_inputs = replace(settings.inputs, feeds=None, assumed=None)
-    unbound_settings = replace(settings, inputs=unbound_inputs)
-    one_size = facts.settings
+    memplan_settings = replace(settings, inputs=unbound_inputs)
+    graph_settings = _graph_settings(facts.settings)
     try:
-        result = range_settings(path, unbound_settings, timeout, _graph_settings(one_size))
+        result = range_settings(path, memplan_settings, timeout, graph_settings)
     except MemplanError as error:
         return _for_one_size(plan, error.message.replace(str(path), "the written model"))
-    for_range = replace(
+    runtime_for_range = replace(
         result.serving.chosen.settings,
-        io_binding=one_size.io_binding,  # which outputs overwrite inputs does not depend on sizes
+        io_binding=facts.settings.io_binding,  # which outputs overwrite inputs does not depend on sizes
     )
     facts_for_range = replace(
         facts,
-        settings=for_range,
+        settings=runtime_for_range,
         settings_scope=ALL_SIZES,
         idle=None,  # it was measured with the settings for one size
     )

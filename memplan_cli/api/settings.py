@@ -108,7 +108,7 @@ def _predicted_choice(
 
     Args:
         file: the model.
-        bound_settings: the sizes and inputs of a run. Later runs may have other sizes if these are assumed.
+        bound_settings: the sizes and inputs of a run. Dims that the user gave no number have an assumed one.
         fixed: the settings in the file's metadata if its graph must run as it is. None: ONNX Runtime may
             optimize the graph.
         provider: ONNX Runtime's name of the execution provider; not used with ``fixed``, which has its own.
@@ -133,17 +133,17 @@ def _predicted_choice(
         graph_settings = RuntimeSettings(session={"graph_optimization_level": level})
         graph = executed_graph(path, graph_settings, binding.dims)
         executed = replace(graph, provider=provider)
-        base = DEFAULTS
+        base = DEFAULTS  # ``base``: the settings from which the search starts
     else:
         program = offline_program(path, binding.dims, fixed.provider)
         executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
+        # Without optimization; without a memory pattern too, if the metadata has none.
         base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
     # The search keeps an order that ``base`` sets, and a memory pattern that ``base`` switches off.
     choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
     if choice.provider == CPU:
         return choice
-    # Only the arena of a device may get a limit. Later runs of other sizes, which assumed dims admit,
-    # might exceed it.
+    # Only the arena of a device may get a limit. Later runs with other assumed dims might exceed it.
     if not binding.assumed:
         choice = with_limit(choice, executed)
     return replace(choice, notes=(*choice.notes, _NEVER_MEASURED))
@@ -176,11 +176,11 @@ def _confirmed_choice(
 
     path, binding = file.path, binding_of(bound_settings)
     usual = DEFAULTS if fixed is None else settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # The run has inputs of one size. With dims that are marked as assumed, it would also have others.
+    # One input size is enough. For assumed dims, the run would have inputs of twice their numbers as well.
     binding_of_run = replace(binding, assumed=frozenset())
     with BaselineRun(path, file.model, check, binding_of_run, usual) as run:
-        # The search needs the marks: later requests may have other values of assumed dims, so that it
-        # switches the memory pattern off.
+        # The search must know the assumed dims: it switches the memory pattern off, since later requests
+        # may have other numbers of them.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

@@ -106,13 +106,13 @@ def say(text: str) -> None:
 def deliver(text: str, out: Path | None, output: Output) -> None:
     """Print a result, or write it into the file ``out`` and print the name of the file on stderr.
 
-    In either case the name of the hidden folder of `Output` is removed from the result.
+    A model from stdin is stored in a temporary folder, whose name is removed from paths in the result.
 
     Raises:
         ModelError: the file or stdout cannot be written.
     """
     if out is None:
-        say(text)  # which removes the name of the folder itself
+        say(text)  # also without the name of the folder
         return
     from memplan_cli.core.files import write_files
 

@@ -192,12 +192,12 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
     """Return an order with a lower resident peak, or ``best`` if none is found.
 
     The resident peak counts outputs, which stay allocated from their producer to the end of the run:
-    producing them late lowers it. The live peak of the order is at most that of ``ordering`` if that is proved
-    to be the lowest. Else it may be slightly higher.
+    producing them late lowers it. ``best`` is the candidate in ``ordering``, the order of the lowest live
+    peak found. The new order may have a slightly higher live peak, unless ``ordering`` is proved optimal.
     """
     settings = task.settings
     planned_vars = replace(task.planned_vars, sizes=best.sizes)
-    # At levels 0 and 1, an order with the same live peak may need more slots, which are never split.
+    # Levels 0 and 1 reuse slots whole: another order with the same live peak may need more slots.
     if settings.order == "keep" or settings.level < 2 or not planned_vars.results:
         return best
     if settings.time_limit is not None:  # the limit is for the search that was made already
@@ -241,7 +241,7 @@ def for_runtime(
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
     if plan_peak - plan_peak_in_file > saved_in_runtime:
         return None
-    # The runtime's arena may need less in yet another order: it must not raise the plan's peak further.
+    # Another order that suits the runtime's arena may raise the plan's peak to the higher of these two.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
     for_arena = runtime.order_for_arena(
         best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak

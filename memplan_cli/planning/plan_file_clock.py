@@ -40,15 +40,14 @@ class _OrderedNode(NamedTuple):
     block_entries: frozenset[str]
 
     def has_label(self, label: str) -> bool:
-        """Whether a label in a release or the peak can mean this node: true unless another node is meant.
+        """Whether a label, by which a release or the peak names its node, can mean this node.
 
-        The order lists a node by its name, or by its index if it has no name or shares it with another node.
-        If a block has the entries ``a``, ``#1``, ``#2``, a label means
+        The plan's order has an entry for each node of a block: the node's name, or ``#`` and its index if it
+        has no name or the name of another node. If a block has the entries ``a``, ``#1`` and ``#2``,
 
-        - ``a``: the node of that entry,
-        - ``Conv#2``, the label of a node without a name: the entry ``#2``,
-        - any other label: ``#1`` or ``#2``. Nodes with one name are listed by index, and the plan does not
-          have their name.
+        - ``a`` means the node of the entry ``a``,
+        - ``Conv#2``, the label of a node without a name, means the node of ``#2``,
+        - ``b``, a name that two nodes have, can mean ``#1`` or ``#2``: their entries do not have the name.
         """
         entry = self.moment.node
         if label in self.block_entries:
@@ -67,7 +66,7 @@ def check_clock(plan: Plan) -> None:
     except RecursionError as error:
         raise PlanError("the plan's blocks are nested too deeply") from error
     _check_live_ranges(plan, clock)
-    # A label is compared with all entries of a block, to tell whether it means another node.
+    # To tell whether a label, in a release or the peak, means a node, all entries of its block are needed.
     entries_by_block = {order.block: frozenset(order.nodes) for order in plan.order}
     nodes = [_OrderedNode(moment, entries_by_block[moment.block]) for moment in clock]
     _check_releases(plan, {node.moment.end: node for node in nodes})
@@ -213,9 +212,10 @@ def _check_subgraph_lifetimes(plan: Plan, control_flow: Mapping[str, Moment]) ->
 
 
 def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> None:
-    """Refuse tensors of several blocks in one buffer, unless a branch's result becomes an output of its If.
+    """Refuse a buffer, that is a tensor and its aliases, that a node's output and its subgraph must not share.
 
-    A buffer is a tensor with its aliases. Buffers that overlap are checked elsewhere.
+    An output of an If may share it with one result of each branch, since that result becomes the output.
+    ``control_flow`` has the control-flow node of each subgraph, by the path of the subgraph.
     """
     tensors_by_buffer: dict[str, list[Placement]] = {}
     for tensor in plan.tensors:
@@ -225,9 +225,9 @@ def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> Non
         for tensor in sorted(tensors, key=lambda tensor: tensor.first):
             starts_by_block.setdefault(tensor.block, []).append(tensor.first)
         if len(starts_by_block) > 1:
-            # The output of a node must not be made before the node's subgraph has run.
+            # No output may start before the subgraph has run. This excludes outputs of a Loop.
             _check_starts(tensors, starts_by_block, control_flow)
-            # The results of a branch are different values, so only one of them can be in these bytes.
+            # Two results of one branch are different values: the output can be only one of them.
             _check_results(tensors, starts_by_block, control_flow)
 
 
@@ -236,19 +236,20 @@ def _check_starts(
     starts: Mapping[str, Sequence[int]],
     control_flow: Mapping[str, Moment],
 ) -> None:
-    """Refuse bytes of a subgraph in an output of its control-flow node that starts before the subgraph has run.
+    """Refuse an output that starts before its node's subgraph has run, but shares bytes with the subgraph.
 
-    Outputs of a Loop start at the node's first tick, so they may not have bytes of the subgraph. Outputs of
-    an If may: they start at its last tick, when the subgraph has run.
+    Outputs of a Loop start at the node's first tick, so they must not share bytes. Outputs of an If may:
+    they start at its last tick, when the subgraph has run.
 
     ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
     their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     for node in _enclosing_nodes(starts, control_flow):
         # A tensor of the node's own block that starts while the node runs is an output of the node.
+        own_block = starts.get(node.block, ())
         starts_before_last_tick = _has_tick_within(
-            starts.get(node.block, ()), node.start, node.end
-        )
+            own_block, node.start, node.end
+        )  # excludes end
         if starts_before_last_tick:
             shared = tensors[0].alias_of or tensors[0].id
             raise PlanError(
@@ -279,9 +280,8 @@ def _check_results(
     for block, results in results_by_block.items():
         node = control_flow[block]
         # Outputs of an If start at its last tick, those of a Loop at its first.
-        shares_with_output = _has_tick_within(
-            starts.get(node.block, ()), node.end, node.end + 1
-        )
+        own_block = starts.get(node.block, ())
+        shares_with_output = _has_tick_within(own_block, node.end, node.end + 1)
         if len(results) > 1 and shares_with_output:
             names = [tensor.id[:120] for tensor in results][:4]
             raise PlanError(

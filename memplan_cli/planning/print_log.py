@@ -74,7 +74,7 @@ def reason_for_no_reuse(plan: Plan, reuse: Reuse) -> str:
 
 
 def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
-    """Yield for each tensor of a plan whose memory it reuses, or why it reuses none, by start tick.
+    """Yield, by start tick, a `Reuse` for each tensor: the tensor whose memory it reuses, or why there is none.
 
     The level of the plan affects the reasons only: at level 0 a free slot may be refused because of its shape.
     """
@@ -173,8 +173,9 @@ class _AddressMap:
     """The last tensor at each address of one arena."""
 
     def __init__(self) -> None:
+        """Make the map of an arena that no tensor has used yet."""
         self._segments: list[_Segment] = []
-        """Disjoint, by start."""
+        """The used parts of the arena, each with its last tensor; disjoint, by start."""
         self._starts: list[int] = []
         """The start of each segment."""
 

@@ -112,7 +112,7 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
     for identity, size in needs.sizes.items():
         var, buffer_id = vars_[identity], allocation.buffers[identity]
         index, arena = arenas[size.unit]
-        first, end = live_ranges[identity]  # half-open: at ``end`` the var is no longer live
+        first, end = live_ranges[identity]
         tensors.append(
             Placement(
                 name=var.name,
@@ -125,7 +125,7 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
                 offset=arena.layout.offsets[buffer_id],
                 slot=arena.slots.get(buffer_id),
                 first=first,
-                last=end,
+                last=end,  # exclusive: the tick after the last use
                 # The other vars in a buffer are aliases of its first one.
                 alias_of=None if identity == str(buffer_id) else buffer_id,
                 pinned=pinned.get(identity),

@@ -18,8 +18,8 @@ from memplan_cli.onnx_io.weights.external_data import (
     check_external,
     copy_along,
     create,
+    delete_replaced,
     external_tensors,
-    forget,
     holds_data_of,
     locations,
     missing,
@@ -139,7 +139,7 @@ def test_data_of_an_earlier_version_is_put_back_or_let_go(
     here, there = tmp_path / "here", tmp_path / "there"
     saved(here, model := model_with("a.bin"), "a.bin")
     saved(there, model)
-    for end, left in ((remove, earlier), (forget, DATA)):
+    for end, left in ((remove, earlier), (delete_replaced, DATA)):
         (there / "a.bin").write_bytes(earlier)
         created = copy_along(data_files(model), here, there, own=("a.bin",))
         assert (there / "a.bin").read_bytes() == DATA

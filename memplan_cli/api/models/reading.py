@@ -25,11 +25,10 @@ def read_observed(
 ) -> Loaded:
     """Return a model read again with the types and shapes that were observed in one run.
 
-    Shape inference starts from the observed shapes. It drops some shapes, such as those of values that grow
-    in a loop; tensors without a size after inference get the observed shape again. Results of ops in
-    subgraphs that the run did not enter count as empty. Warnings name the empty results, and the results whose
-    sizes come from the run alone. ``seen`` has every result whose size was unresolved in ``inferred``, and
-    the inputs that have no rank there.
+    First, shapes are inferred from the observed ones. Inference drops some, such as those of values that
+    grow in a loop: these values get the observed shape back. Then results of ops in subgraphs that the run
+    did not enter are made empty. Warnings name the empty results, and those with sizes from the run alone.
+    The field ``seen`` of the returned model has the vars whose sizes are known from the run alone.
 
     Args:
         source: the model.
@@ -49,6 +48,7 @@ def read_observed(
     loaded = _with_unexecuted_results_empty(
         replace(loaded, program=program, warnings=warnings), observed
     )
+    # ``inferred`` has no size for its unresolved results, nor for these.
     inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()

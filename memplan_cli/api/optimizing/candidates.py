@@ -164,8 +164,8 @@ class TargetCandidates:
             packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
         )
         if settings.bounds:
-            # The run needs a number for each dim with bounds. This is the highest, if the memory of a plan
-            # of the model's own graph, which is made for that alone, fits this machine.
+            # The run needs a number for each dim with bounds. A portable plan is made only to choose it:
+            # the highest within the bounds, or the lowest if the highest needs too much memory here.
             portable = request.with_settings(replace(settings, target="portable"))
             numbered = plan_portable(portable).settings
             settings = replace(numbered, target=settings.target)

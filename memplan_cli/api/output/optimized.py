@@ -155,7 +155,7 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
         replace(conditions, may_run=False),
         nodes=[node.name for node in file.model.graph.node],
         recorded=None,  # the original model is opened with ONNX Runtime's defaults
-        # The written model is optimized too, if it may be, for outputs with the bits of the original's.
+        # Optimized like the original, unless it must not be, so that outputs are bitwise equal.
         optimization="off" if rewriting.unoptimized_only else "on",
         # The weights of the written model are those of the planned graph. In a graph for a target, ONNX
         # Runtime has packed them.

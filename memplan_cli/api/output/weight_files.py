@@ -144,10 +144,10 @@ class NewWeights:
         Files that they replaced are deleted, and those of the earlier output that are not ``in_use``: names of
         files that models in the folder need, all those of the written output included.
         """
-        from memplan_cli.onnx_io.weights.external_data import forget
+        from memplan_cli.onnx_io.weights.external_data import delete_replaced
 
         kept = tuple(path for path in self._created if path.is_file())  # not new folders
-        forget(self._created)  # deletes the replaced files, which have other names by now
+        delete_replaced(self._created)  # earlier files of these names, which were set aside
         self._created = ()
         for name in self.earlier:
             if name not in in_use:

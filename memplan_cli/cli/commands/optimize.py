@@ -254,11 +254,10 @@ def optimize(
 def _validation_depth(
     settings: Settings, validate: _Depth | None, *, no_validate: bool
 ) -> _Depth:
-    """Return how deeply the written model is compared; ``none`` if settings forbid runs.
+    """Return how deeply the written model is compared; ``none`` if options or settings forbid it.
 
     Raises:
-        SettingsError: the options contradict each other, or one needs runs that settings forbid. Without a
-            validation, `_reject_unused_options` refuses such an option.
+        SettingsError: the options contradict each other, or one needs runs that settings forbid.
     """
     from memplan_cli.api.models.binding import require_runs
 
@@ -271,6 +270,7 @@ def _validation_depth(
         return "none"
     if settings.run:
         return validate or "full"
+    # Settings forbid runs: the first option in use that needs a run is refused.
     for option in options_in_use(("tune", "validate", "reference", "idle")):
         require_runs(settings, option)
     return "none"

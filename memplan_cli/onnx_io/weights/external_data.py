@@ -207,14 +207,14 @@ def copy_along(
 ) -> tuple[Path, ...]:
     """Copy data files to another folder; return the created files and folders.
 
-    `remove` undoes the copy, `forget` makes it final.
+    `remove` undoes the copy, `delete_replaced` makes it final.
 
     Args:
         names: Locations of the files; those that are missing in ``source`` are skipped.
         source: The folder to copy from.
         target: The folder to copy to. If it is ``source``, nothing is copied.
         own: Names of files in ``target`` that belong to an earlier version of the same output. They are
-            set aside until `remove` restores or `forget` deletes them.
+            set aside until `remove` restores or `delete_replaced` deletes them.
 
     Raises:
         ModelError: another file has the name, a copy failed, or the folders are one and a file in it is a link
@@ -256,13 +256,13 @@ def create(
     """Write a new data file; return the result of ``write``.
 
     The file gets its name once it is complete. If it cannot be written, all files are as before. Afterwards
-    `remove` deletes the file again, and `forget` makes it final.
+    `remove` deletes the file again, and `delete_replaced` makes it final.
 
     Args:
         place: The file. The caller has refused a file of that name that is not in ``own``.
         write: Writes the content. It is called once.
         own: Names of files that belong to an earlier version of the same output. One of them at ``place`` is
-            set aside until `remove` restores or `forget` deletes it.
+            set aside until `remove` restores or `delete_replaced` deletes it.
 
     Raises:
         ModelError: it cannot be written.
@@ -292,7 +292,7 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.old")
 
 
-def forget(created: Sequence[Path]) -> None:
+def delete_replaced(created: Sequence[Path]) -> None:
     """Delete what `copy_along` or `create` set aside: the new files are final."""
     for path in created:
         _aside(path).unlink(missing_ok=True)
