@@ -244,15 +244,14 @@ class _Groups:
         self.end[older] = max(self.end[older], self.end[younger])
 
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
-        """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``.
+        """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``, unused after it.
 
-        `_overwritable_input` has found that the group of ``source`` is dead at ``start``. But ``result`` may share
-        its bytes with earlier results of other branches. No such result may be live together with a var of the
-        group of ``source``, unless both vars are of exclusive branches, of which a run computes one.
+        Results of an If's branches may share bytes. Then ``source`` would share its bytes with earlier results too:
 
-            If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e are the If's output
+            If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e share bytes: the If's output
 
-        If ``e`` took the bytes of ``s``, so would ``a``, and overwrite ``s`` before ``u`` reads it.
+        With ``source`` s and ``result`` e, ``a`` would overwrite ``s`` before ``u`` reads it. So False if an earlier
+        result is live together with a var in the bytes of ``source``, unless a run computes one of the two only.
         """
         blocks = self._blocks
         if blocks is None:  # no group holds results of branches

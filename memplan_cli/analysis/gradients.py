@@ -55,15 +55,15 @@ def find_trained(program: Program, forward: Collection[int]) -> Trained:
 
     An update adds a gradient to stored tensors, its *sources*: the parameter itself, a momentum. The
     final gradient is the value that is added, before it is scaled, for example by the learning rate.
-    An output without an update that computes it may be a final gradient itself.
+    An output that no update computes may be the gradient of a *candidate*: a float input or weight that is used.
 
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
     """
     evidence = _Evidence(program, forward)
-    # One such output shows that the graph trains. Then other outputs are gradients on less evidence: that of a
-    # bias, for example, does not depend on the other operand of the Add.
+    # One such output shows that the graph trains. Then any output with the type of a candidate counts: the gradient
+    # of a bias, for example, is no likely one, because it does not depend on the other operand of the Add.
     if not any(map(evidence.is_likely_gradient, evidence.outputs)):
         return Trained()
     updates = _Updates(evidence)
@@ -75,10 +75,8 @@ def find_trained(program: Program, forward: Collection[int]) -> Trained:
         trained = [var for var in candidates if var in sources]
         if trained:  # the output is the new value of these parameters
             final_gradients = updates.gradients(output)
-        elif (
-            not sources
-        ):  # no update computes the output: it is the gradient of a candidate, if any
-            trained = list(candidates)
+        elif not sources:  # no update computes the output: a gradient, if it has candidates
+            trained = list(candidates)  # all: its type does not tell whose gradient it is
             final_gradients = (output,)
         else:  # the new value of another tensor, such as a momentum
             continue
@@ -137,15 +135,16 @@ class _Evidence:
     def is_likely_gradient(self, output: VarId) -> bool:
         """Return whether an output is very likely the gradient or the new value of a parameter.
 
-        For a parameter ``P`` and a forward op ``f(a, P)`` with a varying operand ``a``, it has the dtype and
-        shape of ``P``, and ops outside of the forward part compute it from ``a`` and from the result of ``f`` (or
-        a later value up to the loss). False for a scalar, because many outputs are scalars.
+        For ``y = MatMul(a, P)``, the gradient ``dP = MatMul(Transpose(a), dy)`` has the dtype and shape of ``P``.
+        It needs ``a`` outside of the forward part, and depends on ``y`` by ``dy``. The same is asked for any other
+        forward op ``f`` in place of MatMul, and an operand ``a`` that depends on a graph input. False for a scalar:
+        many outputs are scalars.
         """
         if elements(self.program.vars[output]) == 1:
             return False
         needed_ops = self.dataflow.ancestors((output,))
         read_outside = {
-            self._uncast.get(var, var)
+            self._uncast.get(var, var)  # ``a``, where a reshape or cast of it is read
             for index in needed_ops.difference(self.forward)
             for var in self.dataflow.reads[index]
         }
@@ -153,7 +152,7 @@ class _Evidence:
             for f in self.candidates[parameter]:
                 a = (self._operands(f) - {parameter}) & self._varying
                 depends_on_a = not read_outside.isdisjoint(a)
-                depends_on_result = f in needed_ops  # no forward op computes the output itself
+                depends_on_result = f in needed_ops  # its producer is no forward op
                 if depends_on_a and depends_on_result:
                     return True
         return False

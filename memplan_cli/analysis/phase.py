@@ -280,7 +280,7 @@ def _from_records(
         for var in flow.ops[index].outputs
         if var
     }
-    # A recorded phase replaces a derived one.
+    # A recorded phase replaces a derived one. For recorded forward ops, in ``forward``, no other phase was derived.
     return replace(derived, phase_of={**derived.phase_of, **recorded_phase_of})
 
 

@@ -146,14 +146,15 @@ def _scalar(value: object) -> object:
 def _object(record: object, record_class: TypeHint, tree: KeyTree) -> Json:
     """Return the JSON object of a record. A SPARSE key is left out if its field has the default.
 
-    ``tree`` has the keys of the object. Dotted keys make a nested object of the same record.
+    ``tree`` has the keys by name. A subtree is an object nested in the JSON, whose values the same record has.
     """
     json_object: Json = {}
     for name, key in tree.items():
         if isinstance(key, dict):
             json_object[name] = _object(record, record_class, key)
         elif key.presence is not Presence.SPARSE or (
-            attrgetter(key.attribute)(record) != _defaults(record_class)[key.attribute]
+            # The attribute of a SPARSE key is the name of a field, without dots.
+            getattr(record, key.attribute) != _defaults(record_class)[key.attribute]
         ):
             json_object[name] = key.value(record)
     return json_object

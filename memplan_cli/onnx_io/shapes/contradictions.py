@@ -74,14 +74,14 @@ class Contradiction(NamedTuple):
 def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, ...]:
     """Return the node outputs whose type in the program is certainly wrong.
 
-    Wrong means another dtype, rank or size of a dim than the node computes, or one size where it may compute any
-    (see `_is_wrong_dim`). A node for which inference has no answer contradicts nothing. Outputs of control flow
-    are compared with those of their subgraphs.
+    Wrong means another dtype, rank or size of a dim than the node computes. It also means a number where the node
+    computes a dim with a name of the model, which may have any size (`_is_wrong_dim`). A node for which inference
+    has no answer contradicts nothing. Outputs of control flow are compared with those of their subgraphs.
     """
     vars_ = program.vars
     blocks = tuple(_blocks_with_graphs(model.graph, program.body))
     nodes = _NodeInference.of(blocks, vars_, opset_versions(model))
-    # By `_NodeInference.key`, which has the declared types too: most ops are like an earlier one.
+    # A cache: most ops have the same attributes, inputs and declared types (the same key) as an earlier op.
     wrong_outputs: dict[Hashable, Sequence[_WrongOutput]] = {}
     found: list[Contradiction] = []
     for graph, block in blocks:

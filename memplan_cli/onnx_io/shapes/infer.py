@@ -53,29 +53,29 @@ def infer(
     del model
     has_subgraphs = any(node.op_type in CONTROL_FLOW for node in source.model.graph.node)
     inference = _Inference(has_subgraphs)
-    # First make a copy without weights, in which each free dim of an input has a name by which it can be bound.
+    # 1. Make a copy without weights, in which each free dim of an input has a name by which it can be bound.
     light = light_copy(source.model)
-    taken = names_taken(source.model)
+    used_names = names_taken(source.model)
     source.release()
-    name_free_dims(light, taken)
-    dims = _all_sizes(light, bindings)
-    names = DimNames(names_of_inputs(light), dims)
-    # Then remove names of dims from the declared types of node outputs, because inference keeps what is declared.
-    # If nodes contradict some of these types (those of ``untrusted`` values), the others are doubtful too: whole
-    # types are removed. This comes before sizes are bound: a name that is bound is a name no more.
+    name_free_dims(light, used_names)
+    sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
+    names_before_binding = DimNames(names_of_inputs(light), sizes)  # for step 5
+    # 2. Remove names of dims from the declared types of node outputs, because inference keeps what is declared.
+    # Remove whole types if nodes contradict some of them (those of ``untrusted`` values): the others are doubtful
+    # too. This comes before step 3, which replaces names by sizes.
     if bindings.untrusted:
         removed_types = take_types(light, bindings.untrusted)
     else:
         removed_types = take_named_dims(light)
-    # Bind dims, shapes and values. Inputs with known values become constants, until `as_inputs`.
-    constant_inputs = bind_model(light, bindings, dims)
+    # 3. Bind dims, shapes and values. Inputs with known values are constants up to the last step.
+    constant_inputs = bind_model(light, bindings, sizes)
     data = light.SerializeToString()
     del light
-    inferred = inference.of_bytes(data)
-    # Declare removed types again where they tell more than inference has found, and infer the others anew.
+    inferred = inference.of_bytes(data)  # 4. Infer.
+    # 5. Declare removed types again where they tell more than inference has found, and infer the others anew.
     if any(removed_types):
         light = messages().ModelProto.FromString(data)
-        if restore_annotations(light, removed_types, inferred, names):
+        if restore_annotations(light, removed_types, inferred, names_before_binding):
             inferred = inference.of_bytes(light.SerializeToString())
     return as_inputs(inferred, constant_inputs), tuple(dict.fromkeys(inference.warnings))
 

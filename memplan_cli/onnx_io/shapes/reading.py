@@ -116,22 +116,22 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
 def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     """Read a program; while nodes contradict declared types, read it again without these types.
 
-    A warning names the first contradiction. Values on which nodes disagree even then (``remaining``) have no
-    shape, or are an error if the user gave it. Blocks that are never run may contradict themselves, and their
-    values take no memory.
+    A warning names the first contradiction. In contradictions of the last reading (``remaining``) two nodes disagree:
+    their values get no shape, or are an error if the user gave the shape. Blocks that are never run may
+    contradict themselves, and their values take no memory.
 
     Raises:
         SettingsError: a shape was given that the value's node contradicts.
     """
     loaded = read_program(source, bindings)
     first_found = remaining = _contradictions_in_run_blocks(source, loaded)
-    untrusted: frozenset[str] = frozenset()  # names of values, those of all blocks together
-    # A wrong declaration may hide another one. Names are added in each round until none is new.
+    untrusted: frozenset[str] = frozenset()  # names of the values of all contradictions so far
+    # A wrong declaration may hide another one, which only the next reading finds.
     while new_names := frozenset(c.var.name for c in remaining) - untrusted:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
         remaining = _contradictions_in_run_blocks(source, loaded)
-    # Only now: the last reading decides which blocks are never run. ``remaining`` has no values of these.
+    # After the loop, because a reading with other types may find other blocks that are never run.
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:

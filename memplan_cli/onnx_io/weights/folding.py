@@ -263,10 +263,10 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """View a result of uint16 as bfloat16 again, if an operand of that dtype was `_carried` as uint16, and the like.
+    """Return a result with the dtype that its operand had before `_carried`, which replaces dtypes that numpy lacks.
 
-    ``operands`` are those before `_carried`. At most one dtype among them is not numpy's. The node only moves
-    elements, so that such a result has those of the operand.
+    If bfloat16 was carried as uint16, for example, a result of uint16 is viewed as bfloat16: the node only moves
+    elements. ``operands`` are those before `_carried`, with at most one dtype that numpy lacks.
     """
     import numpy as np
 

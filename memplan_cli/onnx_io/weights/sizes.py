@@ -65,8 +65,8 @@ def check_tensor(tensor: TensorProto) -> None:
 def check_initializers(graph: GraphProto, file_bytes: int) -> None:
     """Refuse initializers that are defined twice or have no dtype, and large ones that lack data.
 
-    `check_tensor` counts the values of smaller ones. Counting those of large ones, above
-    `_ALWAYS_COUNTED_BYTES`, is slow. So it is done only if, by their dims, they do not fit into the file.
+    A tensor is large above `_ALWAYS_COUNTED_BYTES`. Comparing its data with its dims is slow, and done only if
+    the large tensors, by their dims, do not fit into the file. Smaller ones are left to `check_tensor`.
 
     Args:
         graph: The main graph.

@@ -101,20 +101,18 @@ def _assembled(
 def _graph_parts(
     rest: GraphProto, nodes: Iterator[bytes], values: Iterator[bytes]
 ) -> list[bytes]:
-    """Return the bytes of a graph, in parts: serialized nodes and values, and all its other fields.
+    """Return the bytes of a graph, as parts in the order of its fields: a part has many nodes, or many values.
 
-    ``rest`` is the graph without nodes and values. Its fields that come after values are removed from it.
+    ``nodes`` and ``values`` are serialized. ``rest`` is the graph without these; its fields that come
+    after ``value_info`` in GraphProto are removed from it.
     """
-    after_values = _pop_fields_after(rest, type(rest).VALUE_INFO_FIELD_NUMBER)
-    # Nodes are the first field of a graph, so all that is left comes between nodes and values.
-    after_nodes = rest.SerializeToString(deterministic=True)
+    fields_after_values = _pop_fields_after(rest, type(rest).VALUE_INFO_FIELD_NUMBER)
+    # Nodes are the first field of a graph, so the fields left in ``rest`` come between nodes and values.
+    fields_between = rest.SerializeToString(deterministic=True)
     node_field = partial(field, type(rest).NODE_FIELD_NUMBER)
-    return [
-        *_joined(map(node_field, nodes)),
-        after_nodes,
-        *_joined(map(_value_info_field, values)),
-        after_values,
-    ]
+    node_parts = _joined(map(node_field, nodes))
+    value_parts = _joined(map(_value_info_field, values))
+    return [*node_parts, fields_between, *value_parts, fields_after_values]
 
 
 def _serialized(message: NodeProto | ValueInfoProto) -> bytes:

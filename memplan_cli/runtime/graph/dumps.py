@@ -155,7 +155,7 @@ def read_dump(
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=not is_in_index_order,  # for the guess too
+        in_run_order=not is_in_index_order,  # True also for the guess of the last case
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )

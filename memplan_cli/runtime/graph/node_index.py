@@ -56,7 +56,7 @@ def _sorted_block(
 
     Nodes of the file come first, in the order of the file. Nodes of inlined functions follow, with bodies in the
     order of the dump. Last are the Casts that the runtime inserted around kernels without float16. Each of them
-    makes or reads a float32 value with a marked name, and no other one has the same value.
+    reads or writes a float32 value of its own, by whose marked name the Cast is recognized.
 
     Args:
         block: the dump as ops; ``source`` of an op is the place of its node in ``dumped_nodes``.
@@ -70,7 +70,7 @@ def _sorted_block(
     inserted: dict[VarId, Op] = {}  # the inserted Casts, by their float32 value
     for op in block.ops:
         dumped = dumped_nodes[op.source]
-        # Unused outputs may be missing in one of the graphs.
+        # One common product (operator and name of an output) is enough: unused outputs may be missing in a graph.
         index = next((file_index[p] for p in _products(dumped) if p in file_index), None)
         float32_value = _value_of_inserted_cast(op)  # None for all other ops
         if index is not None:

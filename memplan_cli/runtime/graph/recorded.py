@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
-    """Return the graph that was run, with the observation of its first run.
+    """Return the graph that was run, with the sizes and iteration counts that its first run had (`RunObservation`).
 
-    The graph has no observation if nothing depends on data, or if recorded kernels cannot be assigned to
-    nodes, because names of nodes are missing or occur twice.
+    The graph has none (``observed`` is None) if no size or iteration count depends on data, or if recorded kernels
+    cannot be assigned to nodes, because names of nodes are missing or occur twice.
 
     Args:
         record: of a run that collected ``kernels`` and ``graph``.

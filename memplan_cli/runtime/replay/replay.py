@@ -247,8 +247,8 @@ def _compare_with_separate_memory(
 ) -> Outcome:
     """Run a replay again, and compare its outputs with those of a replay in which no two buffers share bytes.
 
-    Both round alike, unlike the whole model, with which ``job`` was compared before. So if their outputs differ
-    too, a value was overwritten.
+    ``job`` was compared with a run of the whole model before, whose kernels may round otherwise
+    (`_rounding_cause`). Both replays round alike, so if their outputs differ too, a value was overwritten.
 
     Returns:
         The outcome of the second run of ``job``, or that of the replay without sharing if that fails.
@@ -256,10 +256,11 @@ def _compare_with_separate_memory(
     separate, height = _without_sharing(placements)
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         places = {"places": to_json(separate), "arenas": {_OWN_ARENA: height}}
-        reference = {**job, **places, "folder": folder, "save": True}
-        saved = run_job(_REPLAY_JOB, reference, timeout=timeout)
+        saving = {**job, **places, "folder": folder, "save": True}  # saves its outputs there
+        saved = run_job(_REPLAY_JOB, saving, timeout=timeout)
         if not saved.ok:  # there is nothing to compare with
             return saved
+        # As in the first run, ``save`` is False: compare with the outputs in the folder.
         return run_job(_REPLAY_JOB, {**job, "folder": folder}, timeout=timeout)
 
 

@@ -216,7 +216,7 @@ class Frame:
         return self._close(pattern_memory)
 
     def allocate(self, var: VarId) -> None:
-        """Allocate the memory of an output, and note the dims that it has in an observed run.
+        """Allocate the memory of an output; in an observed run, set the key of its dims, which decides on patterns.
 
         An output lies in one of four places:
 
@@ -228,24 +228,24 @@ class Frame:
         if not var:  # an optional output that the op does not have
             return
         written = self._observed_write(var)
-        if written is not None:  # `RunSimulator.keys` has the exclusive or of its dims
-            self.simulator.keys[var] = written.key
-        if var in self.outer_results:
+        if written is not None:
+            self.simulator.keys[var] = written.key  # for `RunSimulator.pattern_key`
+        if var in self.outer_results:  # 1
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
             if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind[var]
-        if kind is BufferKind.SHARED or var in self.allocations:
+        if kind is BufferKind.SHARED or var in self.allocations:  # 2, or 4 in a later call
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
         is_in_patterns = kind is BufferKind.NEW and not is_text
         if is_in_patterns and self.pattern is not None and self.pattern.holds(var, size):
-            return
+            return  # 3
         if is_in_patterns and self.traced_pattern is not None:
             self.traced_pattern.allocate(var, size)  # becomes the `pattern` of later frames
-        self.allocations[var] = self.simulator.recorder.allocate(size)
+        self.allocations[var] = self.simulator.recorder.allocate(size)  # 4
 
     def observed_iterations(self, body: Block) -> int | None:
         """Return how often a body ran for its op in this frame, or None if no run was observed."""
@@ -376,9 +376,9 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 def _run_loop(frame: Frame, op: Op) -> None:
     """Run the iterations of a Loop; record what they allocate and free, and allocate the outputs.
 
-    Each iteration reads a state (the condition and the carried values) and writes the next state. A state that was
-    read is freed when the next iteration begins, except values that the body has passed on. Scan outputs of all
-    iterations stay until they are concatenated.
+    Each iteration reads a state (the condition and the carried values) and writes the next state. Iteration 3, for
+    example, first frees state 1, which iteration 2 has read, except values that were passed on to state 2. Then it
+    reads state 2 and writes state 3. Scan outputs of all iterations stay until they are concatenated.
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
@@ -403,8 +403,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         carried_keys = [keys.get(var, 0) for var in carried_vars]
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
-        # The body may pass on its state. If its condition is no result of its ops, `results[0]` is the first
-        # condition: then each next state has it, and it is freed after the last iteration.
+        # The body may pass on its state. If its output condition is, for example, a captured value, no op allocates
+        # it: it is then taken to lie in the first condition, which all states have and the end frees.
         known = {body.outputs[0]: condition, **next_state}
         results = _run_iteration(frame, op, known)
         read_state = next_state
@@ -413,7 +413,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         scan_outputs |= {index: None for index in results[state_count:] if index is not None}
     for var in op.outputs:
         frame.allocate(var)
-    _free_each(recorder, (*read_state.values(), *next_state.values(), *scan_outputs, counter))
+    last_states = (*read_state.values(), *next_state.values())  # one in both is freed once
+    _free_each(recorder, (*last_states, *scan_outputs, counter))
 
 
 def _free_each(recorder: TraceRecorder, allocations: Iterable[int]) -> None:

@@ -139,8 +139,8 @@ def _written_tensors(
 ) -> dict[VarId, tuple[WrittenTensor, ...]]:
     """Return the tensors that executions wrote into each variable, in order. Sequences and optionals are left out.
 
-    An execution is left out if the profile lists more or fewer tensors than outputs: it is not known then
-    which is which.
+    A tensor has its bytes and a key: the exclusive or of its dims, by which the runtime finds memory patterns. An
+    execution is left out if the profile lists more or fewer tensors than outputs: which is which is not known.
     """
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     for op, execution in ran:

@@ -194,12 +194,12 @@ class TraceRecorder:
         """Update ``peak``, and record the allocations and frees of the kernel's workspace.
 
         Workspace is freed when the kernel ends, and is not part of ``live`` and ``peak``. Some kernels allocate
-        workspace before their outputs: its steps are then inserted before those that the kernel has recorded.
+        workspace before their outputs: the allocations of workspace are then inserted before the steps of the kernel.
         """
         self.peak = max(self.peak, self.live)
         sizes = self.workspace.get(node_key(op), ())
+        # Requests of 0 bytes have an index in ``_sizes``, but no steps: a step of 0 chunks is a free.
         indexed_sizes = enumerate(sizes, start=len(self._sizes))
-        # Requests of 0 bytes have an index, but no steps.
         allocations = [_allocation_step(size, index) for index, size in indexed_sizes if size]
         self._sizes += sizes
         is_first = op.type in PROFILE.workspace_first

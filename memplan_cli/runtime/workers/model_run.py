@@ -144,11 +144,11 @@ class _ModelRun:
     has_stopped_at_difference: bool = False
 
     def run_first_session(self) -> None:
-        """Run the first session, which is gone afterwards, and set what it has produced.
+        """Run the first session, and set ``outputs``, ``missing`` and ``process``. It is gone afterwards.
 
-        The session gives ``outputs`` and ``missing``; its runs give ``results``, ``times`` and
-        ``has_stopped_at_difference``; its profile gives ``peaks`` and ``kernels``, and the meter ``process``. Nothing
-        is run if only times are collected, which have a session of their own.
+        `_run_input_sets` sets ``results``, ``times`` and ``has_stopped_at_difference``; `_read_profile` sets
+        ``peaks`` and ``kernels``. If failures are recorded, `_try_input_sets` sets ``results``, and nothing else
+        is run. If only times are collected, nothing is run: these have a session of their own.
         """
         spec = self.spec
         if set(spec.collect) == {"time"}:

@@ -367,9 +367,10 @@ class SessionMeter:
         reset_highest()
 
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
-        """Return the bytes that the session took, without its profile; None if the system does not provide them.
+        """Return the bytes that the session took; None if the system does not provide them.
 
-        ``held`` are the bytes of the arena after each run, in the order of the runs; empty without a profile.
+        A profiled session keeps its node events in memory. These bytes, by which the heap grows more than the arena,
+        are subtracted. ``held`` are the bytes of the arena after each run, in order; empty without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
@@ -377,13 +378,11 @@ class SessionMeter:
         if total is None or self.before is None or not self._after_runs:
             return total
         profile_bytes = self._resident_profile_bytes(held)
-        peak = max(
-            size - profile
-            for size, profile in zip(self._run_peaks, profile_bytes, strict=True)
-        )
+        sizes_and_profiles = zip(self._run_peaks, profile_bytes, strict=True)
+        peak = max(size - profile for size, profile in sizes_and_profiles)
         return ProcessBytes(
             load=total.load,  # there was no profile yet
-            # The first peak may be that of the load, which has no profile that could be subtracted.
+            # If the first peak is that of the load, before any profile, too much has been subtracted.
             run=max(peak - self.before.now, total.load),
             private=max(total.private - profile_bytes[-1], 0),  # read after the last run
             file=total.file,

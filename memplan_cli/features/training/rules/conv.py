@@ -248,10 +248,10 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(windows) + 2)]
-    # A forward kernel of 3 with stride 2 has 3 outputs on 8 padded elements and reads 7 of them. ``dy``, dilated
-    # by 2, spans 5 elements: it fits into 7 elements 3 times, once for each tap, but into 8 elements 4 times. So
-    # the elements that no tap reads, the tail, are left out of the end padding. If the tail is longer than the
-    # padding, it has elements of the data too, and the last outputs of ``*`` are cut off.
+    # The tail are the padded elements at the end that the forward convolution does not read. With a tail, ``*`` would
+    # have outputs beyond the last tap: stride 2 may skip the last of 8 elements, on which ``*`` then has 4 outputs
+    # for a kernel of 3. So the end padding is made shorter by the tail. A tail that is longer than the padding has
+    # elements of the data too: then the outputs beyond the last tap are cut off.
     begin_pads = [window.begin for window in windows]
     end_pads = [max(window.end - window.tail, 0) for window in windows]
     product = tape.emit(

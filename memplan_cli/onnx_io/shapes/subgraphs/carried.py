@@ -70,9 +70,10 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    This is ``before`` if the shape of ``after`` is unknown and the declared type is complete. Else a dim that is the
-    same before and after stays. Any other dim is the declared one, or unknown if none is declared. A declared
-    number that the initial value has too is not used: it may hold in the first iteration only.
+    This is ``before`` if the shape of ``after`` is unknown and the declared type is complete: then
+    no change is seen, and ``before`` differs from the declared type only in known dims of the initial value. Else an
+    equal dim stays, and any other dim is the declared one, or unknown if none is declared. A declared number that
+    the initial value has too is not used for such a dim: it may hold in the first iteration only.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.

@@ -86,7 +86,7 @@ def _infer_subgraphs_of(
     """Infer the subgraphs of one node, and return the types of its outputs that were unknown or wrong.
 
     A *state* is a value that a Loop or Scan carries from one iteration to the next. ONNX's inference keeps
-    its declared shape. If that is wrong, no type of the node's outputs is trusted.
+    its declared shape. If that is wrong, all types of the node's outputs are inferred anew.
 
     Args:
         node: The node before ONNX's inference. At the end the wrong shapes of its states are removed, so that
@@ -102,12 +102,12 @@ def _infer_subgraphs_of(
         for attribute in inferred_node.attribute:
             if attribute.name in bodies:
                 attribute.g.CopyFrom(bodies[attribute.name])
-        # Types that inference derived from a wrong state are wrong too: then all results are new.
+        # ``outer.types`` are those that ONNX's inference derived; types derived from a wrong state are wrong.
         known_types = {} if wrong_states else outer.types
         output_types = _new_types(node.output, results, known_types)
         outer.types.update(output_types)
     _mark_never_run(inferred_node, _never_run_branch(node, outer))
-    for declared in wrong_states:  # inputs of the subgraph of ``node``
+    for declared in wrong_states:  # inputs of the subgraph of ``node``: for the next round
         declared.type.CopyFrom(with_shape(declared.type, None))
     return output_types
 

@@ -211,7 +211,7 @@ def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int | None) -> Dim:
     if dim is None or start is None or end is None or step is None or step < 1:
         return None
     span = larger(subtract(_clamped(end, dim), _clamped(start, dim)), 0)
-    if not isinstance(span, int | str):  # unknown: dims are never floats
+    if not isinstance(span, int | str):  # None: a span of dims is never a float
         return None
     if step == 1:
         return span

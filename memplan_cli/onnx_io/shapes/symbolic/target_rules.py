@@ -58,10 +58,11 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
         if dim == 0 and copies_zero:
             dims[axis] = known_dims[axis] if axis < len(known_dims) else None
         elif isinstance(dim, str):
-            # A dim of the input, or of a target with as many elements as the input, is never -1. If it is 0, the
-            # input is empty, and so is the result.
-            is_zero_only_if_empty = has_same_count or dim in known_dims
-            if not is_zero_only_if_empty and _least(dim) < (1 if copies_zero else 0):
+            # A dim of the input, or of a target with as many elements, is never -1. If it is 0, it may copy another
+            # dim, but the input is empty then, and so is the result with any dim.
+            is_kept = has_same_count or dim in known_dims
+            least_allowed = 1 if copies_zero else 0
+            if not is_kept and _least(dim) < least_allowed:
                 dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
