@@ -207,9 +207,8 @@ class _SweepState:
         backward sweep passes the op from its end: the live bytes change by the opposite.
         """
         size, users_before_last = self._graph.tensor_bytes, self._users_before_last
-        last_used = [t for t in self._graph.accesses[op] if users_before_last[t] == 0]
-        freed_bytes = sum([size[tensor] for tensor in last_used])
-        growth = self._graph.defined_bytes[op] - freed_bytes
+        freed_sizes = [size[t] for t in self._graph.accesses[op] if users_before_last[t] == 0]
+        growth = self._graph.defined_bytes[op] - sum(freed_sizes)
         return growth if self._is_forward else -growth
 
     def _fits(self, op: OpIndex) -> bool:
