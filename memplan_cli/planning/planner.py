@@ -208,6 +208,8 @@ def _chunked(program: Program, context: _Context) -> Decision:
         if _rewrite_cost(unchunked, budget, runtime) < _rewrite_cost(
             decision, budget, runtime
         ):
+            if budget is not None:  # the facts of chunking are about its own plans
+                return unchunked
             return replace(unchunked, chunked=chunking.facts.without_regions())
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)

@@ -300,5 +300,10 @@ def _reject_unused_options(
         reason = "needs the memory of the models to be measured"
         reject_unused(("settings_out",), reason, "remove --validate outputs")
     if target != "portable":
+        if provider not in (target, "auto"):
+            raise SettingsError(
+                f"--target {target} runs both models on {target}, not on {provider}",
+                hint="remove --provider",
+            )
         reason = f"is for --target portable, not {target}"
         reject_unused(("external_weights",), reason, "remove the option")

@@ -185,7 +185,9 @@ class ChunkingSummary:
 
     def without_regions(self) -> Self:
         """Return the result if the program without chunks is planned, the first one of the curve."""
-        curve = tuple(replace(point, taken=point.nodes == 0) for point in self.curve)
+        curve = tuple(
+            replace(point, taken=index == 0) for index, point in enumerate(self.curve)
+        )
         return replace(self, regions=(), nodes=0, flops_increase=0.0, curve=curve)
 
     @property

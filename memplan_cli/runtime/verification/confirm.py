@@ -140,7 +140,7 @@ class Confirmation:
             return run
         if self._baseline.check.idle == "release":
             self.notes.append(
-                "the arena is kept between runs: a run that releases it fails, or has other outputs"
+                "the arena is kept between runs: no run that releases it passed the comparison"
             )
         return None
 
