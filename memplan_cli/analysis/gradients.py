@@ -21,6 +21,7 @@ ever has the shape of a parameter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from memplan_cli.core.operators import Family, operator
 from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from memplan_cli.core.program import Dataflow, Op, Program, Shape, Var, VarId
 
@@ -40,6 +41,10 @@ OPTIMIZERS = frozenset(
     }
 )  # fmt: skip
 """Operators of a whole optimizer step (ai.onnx.preview.training, onnxruntime-training)."""
+
+_MIN_EXAMINED, _MAX_VISITS = 50, 2_000_000
+"""Outputs that are examined for being gradients: at least so many, and else until all ops behind them have been
+visited so often. The first ones tell, as a training step has a gradient for each parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def find_trained(program: Program, forward: Collection[int]) -> Trained:
     evidence = _Evidence(program, forward)
     # One such output shows that the graph trains. Then any output with the type of a candidate counts: the gradient
     # of a bias, for example, is no likely one, because it does not depend on the other operand of the Add.
-    if not any(map(evidence.is_likely_gradient, evidence.outputs)):
+    if not any(map(evidence.is_likely_gradient, evidence.outputs_to_examine())):
         return Trained()
     updates = _Updates(evidence)
     parameters: dict[VarId, None] = {}
@@ -140,7 +145,8 @@ class _Evidence:
         forward op ``f`` in place of MatMul, and an operand ``a`` that depends on a graph input. False for a scalar:
         many outputs are scalars.
         """
-        if elements(self.program.vars[output]) == 1:
+        parameters = self.candidates_of_type(output)
+        if not parameters or elements(self.program.vars[output]) == 1:
             return False
         needed_ops = self.dataflow.ancestors((output,))
         read_outside = {
@@ -148,7 +154,7 @@ class _Evidence:
             for index in needed_ops.difference(self.forward)
             for var in self.dataflow.reads[index]
         }
-        for parameter in self.candidates_of_type(output):
+        for parameter in parameters:
             for f in self.candidates[parameter]:
                 a = (self._operands(f) - {parameter}) & self._varying
                 depends_on_a = not read_outside.isdisjoint(a)
@@ -156,6 +162,14 @@ class _Evidence:
                 if depends_on_a and depends_on_result:
                     return True
         return False
+
+    def outputs_to_examine(self) -> Iterator[VarId]:
+        """Yield the first outputs with the dtype and shape of a candidate.
+
+        `is_likely_gradient` walks the ops behind an output, so the number of outputs is limited by that of ops.
+        """
+        count = max(_MIN_EXAMINED, _MAX_VISITS // max(len(self.dataflow.ops), 1))
+        return islice(filter(self.candidates_of_type, self.outputs), count)
 
     def candidates_of_type(self, output: VarId) -> tuple[VarId, ...]:
         """Return the vars that may be parameters and have the dtype and shape of an output."""

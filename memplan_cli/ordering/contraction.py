@@ -201,8 +201,10 @@ class _Clusters:
         both = {cluster_id, other_id}
         return {
             tensor
-            for tensor in cluster.accesses & (cluster.defines | other.defines)
-            if self.users[tensor] == both and not self.graph.is_result[tensor]
+            for tensor in cluster.accesses
+            if self.users[tensor] == both
+            and (tensor in cluster.defines or tensor in other.defines)
+            and not self.graph.is_result[tensor]
         }
 
     def _fuse(self, fusion: Fusion, step_bytes: int) -> None:

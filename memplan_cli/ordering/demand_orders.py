@@ -28,6 +28,9 @@ NO_LIMIT = 1 << 62
 _LARGEST_GROUP = 16
 """Number of ops that a group may have."""
 
+_MAX_COMPARISONS = 64
+"""Ops that may be compared while a group grows: one op may make thousands of others ready."""
+
 
 class Direction(Enum):
     """The direction in which a sweep builds an order."""
@@ -183,12 +186,14 @@ class _SweepState:
         A group is free if at most `Sweep.slack` more bytes are live after it than before. Ops run one by one
         until that is so: after ``first``, always the op that adds fewest live bytes (or frees most) of those
         that wait for no op outside the group. All are undone if no such op is left, the next one exceeds
-        the limit of live bytes, or the group gets too large.
+        the limit of live bytes, or the group takes too many ops or comparisons.
         """
         live_before = self._live_bytes
         group: list[OpIndex] = []
         ready = [first]
-        while ready and len(group) < _LARGEST_GROUP:
+        comparisons = 0
+        while ready and len(group) < _LARGEST_GROUP and comparisons < _MAX_COMPARISONS:
+            comparisons += len(ready)
             added_bytes = [self._added_bytes(op) for op in ready]
             op = ready.pop(added_bytes.index(min(added_bytes)))
             if not self._fits(op):

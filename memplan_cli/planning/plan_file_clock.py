@@ -52,8 +52,8 @@ class _OrderedNode(NamedTuple):
         entry = self.moment.node
         if label in self.block_entries:
             return label == entry
-        _, _, index = label.rpartition("#")
-        if f"#{index}" in self.block_entries:
+        _, mark, index = label.rpartition("#")
+        if mark and f"#{index}" in self.block_entries:
             return f"#{index}" == entry
         return entry.startswith("#")
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import plan_of_text
+from builders import parse, plan_of_text, plan_program
 from memplan_cli.errors import PlanError
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
 from planning.plan_cases import LEVEL2, PLANS, of
@@ -31,6 +32,14 @@ def refusal(change: Change, data: dict[str, Any] | None = None) -> str:
     with pytest.raises(PlanError) as caught:
         checked_plan(data)
     return str(caught.value)
+
+
+def test_a_name_that_two_nodes_have_may_be_the_index_of_another() -> None:
+    model = parse("""g (float[8] x) => (float[8] y) {
+        a = Relu(x) b = Exp(a) c = Neg(b) d = Relu(c) y = Exp(d) }""")
+    model.graph.node[3].name = model.graph.node[4].name = "2"
+    plan = plan_program(read_program(model).program, Settings())
+    assert checked_plan(of(plan)).digest == plan.digest
 
 
 def test_every_plan_of_ours_is_taken() -> None:

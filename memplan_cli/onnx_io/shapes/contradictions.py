@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain, repeat
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,12 +130,11 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
     initial = [_declared_type(vars_, var) or UNKNOWN for var in states]
     final = [_common(a, b) for a, b in zip(initial, outputs, strict=False)]
     rows = outputs[len(initial) :]
-    axes = op.attributes.get("scan_output_axes")
-    if not isinstance(axes, tuple):  # a Loop, or a Scan without them: all are 0
-        axes = (0,) * len(rows)
+    axes = op.attributes.get("scan_output_axes")  # missing ones are 0; a Loop has none
+    given_axes = axes if isinstance(axes, tuple) else ()
     stacked = [
         (dtype, stacked_shape(shape, axis, None))
-        for (dtype, shape), axis in zip(rows, axes, strict=False)
+        for (dtype, shape), axis in zip(rows, chain(given_axes, repeat(0)), strict=False)
         if isinstance(axis, int)
     ]
     return [*final, *stacked]
