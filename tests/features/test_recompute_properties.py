@@ -59,6 +59,7 @@ def check(before: Program, after: Program, copies: tuple[Op, ...]) -> None:
 @given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from((None, 0.9, 0.7, 0.5, 0.3)),
        st.sampled_from(("outputs counted", "outputs left out")))  # fmt: skip
 @example(2594, 35, 0.7, "outputs counted")  # a copy left out freed no work, and took bytes
+@example(42, 19, 0.7, "outputs counted")  # two programs of equal peak and work
 @example(16247, 35, 0.9, "outputs counted")  # as much work and bytes, with one copy fewer
 @settings(max_examples=48, deadline=None)
 def test_a_budget_changes_no_result(

@@ -61,9 +61,9 @@ class Trial:
     peak: int
     work: int
 
-    def rank(self, budget: int) -> tuple[int, int, int]:
-        """Return a sort key: the excess over a budget, then the work, then the peak."""
-        return max(self.peak, budget), self.work, self.peak
+    def rank(self, budget: int) -> tuple[int, int, int, int]:
+        """Return a sort key: the excess over a budget, then the work, the peak, and the number of copies."""
+        return max(self.peak, budget), self.work, self.peak, len(self.written.copies)
 
 
 def live_at(program: Program, planned_vars: PlannedVars) -> NDArray[np.int64]:

@@ -172,8 +172,12 @@ def pieces(m: Machine) -> None:
 def lengths(m: Machine) -> None:
     dtype = m.draw(st.sampled_from(["int64", "int64", "float32"]))
     start, limit, step = (m.pick(dtype, 0) for _ in range(3))
-    # The evaluator makes one element with an infinite step, ONNX Runtime none.
-    if not np.isinf(m.seen[step]).any():
+    # The evaluator makes one element with an infinite step, ONNX Runtime none. With the least int64, the result
+    # of ReduceMax over no element, ONNX's inference overflows.
+    is_extreme = dtype == "int64" and any(
+        (m.seen[name] < -(2**62)).any() for name in (start, limit)
+    )
+    if not is_extreme and not np.isinf(m.seen[step]).any():
         m.add("Range", start, limit, step)
 
 
