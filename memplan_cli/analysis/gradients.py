@@ -42,9 +42,12 @@ OPTIMIZERS = frozenset(
 )  # fmt: skip
 """Operators of a whole optimizer step (ai.onnx.preview.training, onnxruntime-training)."""
 
-_MIN_EXAMINED, _MAX_VISITS = 50, 2_000_000
-"""Outputs that are examined for being gradients: at least so many, and else until all ops behind them have been
-visited so often. The first ones tell, as a training step has a gradient for each parameter."""
+_MIN_EXAMINED = 50
+"""Outputs that are examined for being gradients in any case."""
+
+MAX_VISITS = 2_000_000
+"""Ops that are visited in total to examine more outputs. The first outputs tell, as a training step has a gradient
+for each parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ class Trained:
     gradients: tuple[VarId, ...] = ()
 
 
-def find_trained(program: Program, forward: Collection[int]) -> Trained:
+def find_trained(
+    program: Program, forward: Collection[int], max_visits: int = MAX_VISITS
+) -> Trained:
     """Return the parameters that a graph trains, and their final gradients.
 
     An update adds a gradient to stored tensors, its *sources*: the parameter itself, a momentum. The
@@ -65,11 +70,12 @@ def find_trained(program: Program, forward: Collection[int]) -> Trained:
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
+        max_visits: The ops that may be visited in total to examine outputs.
     """
     evidence = _Evidence(program, forward)
     # One such output shows that the graph trains. Then any output with the type of a candidate counts: the gradient
     # of a bias, for example, is no likely one, because it does not depend on the other operand of the Add.
-    if not any(map(evidence.is_likely_gradient, evidence.outputs_to_examine())):
+    if not any(map(evidence.is_likely_gradient, evidence.outputs_to_examine(max_visits))):
         return Trained()
     updates = _Updates(evidence)
     parameters: dict[VarId, None] = {}
@@ -163,12 +169,13 @@ class _Evidence:
                     return True
         return False
 
-    def outputs_to_examine(self) -> Iterator[VarId]:
-        """Yield the first outputs with the dtype and shape of a candidate.
+    def outputs_to_examine(self, max_visits: int) -> Iterator[VarId]:
+        """Yield the first outputs with the dtype and shape of a candidate: at least `_MIN_EXAMINED`.
 
-        `is_likely_gradient` walks the ops behind an output, so the number of outputs is limited by that of ops.
+        `is_likely_gradient` visits the ops behind an output, at most all: more outputs are yielded while that
+        stays within ``max_visits``.
         """
-        count = max(_MIN_EXAMINED, _MAX_VISITS // max(len(self.dataflow.ops), 1))
+        count = max(_MIN_EXAMINED, max_visits // max(len(self.dataflow.ops), 1))
         return islice(filter(self.candidates_of_type, self.outputs), count)
 
     def candidates_of_type(self, output: VarId) -> tuple[VarId, ...]:

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.analysis.gradients import (
+    MAX_VISITS,
     OPTIMIZERS,
     Trained,
     elements,
@@ -94,7 +95,7 @@ def find_phases(
         return _from_records(program, candidates, recorded)
     for candidate in candidates:
         forward = flow.ancestors((candidate,))
-        trained = find_trained(program, forward)
+        trained = find_trained(program, forward, MAX_VISITS // len(candidates))
         if trained.gradients:
             return _training_phases(flow, candidate, forward, trained)
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from memplan_cli.core.check import Check
 from memplan_cli.errors import SettingsError
@@ -16,7 +16,7 @@ from memplan_cli.settings.fields import READERS
 from memplan_cli.settings.keys import MODEL_RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,11 +59,9 @@ def accepts_option_names(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that also takes option names, and calls the given function with its own arguments."""
         declared = signature(function)
         parameters = tuple(declared.parameters)
-        # ``check_options``, ``flags`` and, below, ``settings`` are arguments of `accepts_option_names`.
-        option_names = _OptionNames(parameters, (*_CHECK_OPTIONS, *check_options), flags)
+        fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:
@@ -74,7 +72,8 @@ def accepts_option_names(
             """
             arguments: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
-                for name, argument in option_names.arguments_of(keyword, value).items():
+                named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
+                for name, argument in named.items():
                     _join_argument(arguments, name, argument)
             # ``settings`` and the function's own parameters are all keywords that have an effect.
             unused = setting_without_effect(arguments, (*settings, *parameters))
@@ -90,40 +89,33 @@ def accepts_option_names(
     return decorate
 
 
-class _OptionNames(NamedTuple):
-    """The keywords that a function takes besides its settings.
+def _arguments_of(
+    keyword: str,
+    value: object,
+    parameters: Collection[str],
+    check_options: Collection[str],
+    flags: Mapping[str, Mapping[str, object]],
+) -> Mapping[str, object]:
+    """Return the arguments that a keyword stands for, of a function with these parameters.
 
-    Attributes:
-        parameters: the names of its parameters.
-        check_options: the options that become fields of its parameter ``check``, if it has one.
-        flags: option that is on or off -> the arguments that it stands for if it is on.
+    - ``update_baseline=True``, one of ``flags``: ``mode="update-baseline"``
+    - ``rtol=0.1``, one of ``check_options``: ``check={"rtol": 0.1}``
+    - ``max_memory="1GiB"``, a rule: ``rules={"max_memory": "1GiB"}``
+    - ``dim={"n": 2}``, which has another name in Python: ``dims={"n": 2}``
+    - parameters, settings and unknown keywords, which are refused later: themselves
     """
-
-    parameters: Sequence[str]
-    check_options: Sequence[str]
-    flags: Mapping[str, Mapping[str, object]]
-
-    def arguments_of(self, keyword: str, value: object) -> Mapping[str, object]:
-        """Return the arguments of the function that a keyword stands for.
-
-        - ``update_baseline=True``, a flag: ``mode="update-baseline"``
-        - ``rtol=0.1``, an option of the check: ``check={"rtol": 0.1}``
-        - ``max_memory="1GiB"``, a rule: ``rules={"max_memory": "1GiB"}``
-        - ``dim={"n": 2}``, which has another name in Python: ``dims={"n": 2}``
-        - parameters, settings and unknown keywords, which the function refuses: themselves
-        """
-        if keyword in self.parameters:
-            return {keyword: value}
-        if keyword in self.flags:
-            return self.flags[keyword] if value else {}
-        if "check" in self.parameters and keyword in self.check_options:
-            return {"check": {keyword: value}}
-        if "rules" in self.parameters and keyword in MODEL_RULES:
-            return {"rules": {keyword: value}}
-        new_name = _RENAMED.get(keyword)
-        if new_name is not None and (new_name in READERS or new_name in self.parameters):
-            return {new_name: value}
+    if keyword in parameters:
         return {keyword: value}
+    if keyword in flags:
+        return flags[keyword] if value else {}
+    if "check" in parameters and keyword in check_options:
+        return {"check": {keyword: value}}
+    if "rules" in parameters and keyword in MODEL_RULES:
+        return {"rules": {keyword: value}}
+    new_name = _RENAMED.get(keyword)
+    if new_name is not None and (new_name in READERS or new_name in parameters):
+        return {new_name: value}
+    return {keyword: value}
 
 
 def setting_without_effect(keywords: Mapping[str, object], effective: Collection[str]) -> str:

@@ -29,7 +29,7 @@ _CHOSEN_ALIGNMENTS = (64, 32, 16, 8, 4, 2, 1)
 
 
 def check_settings(planned: PlannedModel) -> Iterator[str]:
-    """Yield the settings that contradict the plan or the written model."""
+    """Yield a message for each setting that contradicts the plan or the written model."""
     yield from mismatches(_compare_rewrites(planned))
     yield from mismatches(_compare_choices(planned))
     yield from mismatches(_compare_target_and_loss(planned))

@@ -77,10 +77,10 @@ def viewed_value(value: Value) -> Value | None:
 
 
 def view_bases(timeline: Timeline, sizes: Mapping[str, Hashable]) -> Mapping[str, str]:
-    """Return, for each tensor with a size, the tensor whose bytes it shares: itself, or the base of a view.
+    """Return, for each tensor of ``sizes``, the tensor in whose bytes it lies: itself, or the base of a view.
 
-    ``sizes`` has the sizes of the tensors that may share bytes, by id. A view shares the bytes of its base if both
-    have the same size, except if a repeated subgraph has the base as an input and the view as an output.
+    ``sizes`` has the size of each tensor that may share bytes, by id. A view lies in bytes of its own if its size is
+    not that of the viewed tensor, or if it is an output of a repeated subgraph and its base is an input of one.
     """
     bases = {name: name for name in sizes}
     repeated = [block for node in timeline.nodes() if node.repeats for block in node.subgraphs]

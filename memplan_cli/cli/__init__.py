@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from memplan_cli.cli.output import Output, printable
+from memplan_cli.cli.output import Output
 from memplan_cli.core.interrupts import interrupted_by, last_interrupt
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
@@ -343,7 +343,9 @@ def _memplan_error_text(ctx: click.Context, error: MemplanError) -> str:
 
 def _shortened(text: str) -> str:
     """Return a text for a terminal: printable, and at most `_MAX_MESSAGE` characters long."""
-    text = printable(text)
+    from memplan_cli.reporting.escape import printable_lines
+
+    text = printable_lines(text)
     return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 4]} ..."
 
 

@@ -120,14 +120,6 @@ def deliver(text: str, out: Path | None, output: Output) -> None:
     output.note(f"memplan: wrote {out}")
 
 
-def printable(text: str) -> str:
-    """Return a text with control characters escaped: names in a model must not steer the terminal."""
-    return "".join(
-        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode()
-        for c in text
-    )
-
-
 def stdout_is_terminal() -> bool:
     """Return whether results are printed on a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
@@ -141,8 +133,10 @@ def stdout_has_colors() -> bool:
 
 def _print_to_stderr(text: str) -> None:
     """Print a line on stderr. A failure to write it is ignored: it must not stop a command."""
+    from memplan_cli.reporting.escape import printable_lines
+
     with suppress(OSError):
-        click.echo(printable(text), err=True)
+        click.echo(printable_lines(text), err=True)
 
 
 class Line(Protocol):
@@ -156,7 +150,14 @@ class Line(Protocol):
 
 
 class ProgressDisplay:
-    """Shows the running stage of a command: as one live line on a terminal, or as lines of a log."""
+    """Shows the running stage of a command: as one live line on a terminal, or as lines of a log.
+
+    Args:
+        write: prints a whole line of text.
+        make_line: returns a live line, given a function that returns its current text; None
+            for a log, in which each stage gets a line when it begins.
+        details: whether `Detail` messages of searches are printed.
+    """
 
     def __init__(
         self,
@@ -165,14 +166,7 @@ class ProgressDisplay:
         *,
         details: bool = False,
     ) -> None:
-        """Show nothing yet.
-
-        Args:
-            write: prints a whole line of text.
-            make_line: returns a live line, given a function that returns its current text; None
-                for a log, in which each stage gets a line when it begins.
-            details: whether `Detail` messages of searches are printed.
-        """
+        """Show nothing yet."""
         self._write, self._make_line, self._details = write, make_line, details
         # Reentrant: the timer's thread and the command's thread both draw.
         self._lock = RLock()

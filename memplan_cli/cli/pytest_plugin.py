@@ -288,16 +288,16 @@ def _plan(model: Path, request: Request) -> Plan:
 def _peak_text(report: Report) -> str:
     """Return the assumed dims and the largest tensors that are live at the peak."""
     from memplan_cli.core.quantities import format_size
-    from memplan_cli.reporting.escape import printable_name
+    from memplan_cli.reporting.escape import printable
     from memplan_cli.reporting.hints import assumed_dims
 
     if report.peak is None:
         return ""
     assumed = assumed_dims(report.bindings)
     lines = [f"assumed dims={assumed}; dims= in the mark binds them"] if assumed else []
-    lines += [f"live at the peak, {printable_name(report.peak.node)}:"]
+    lines += [f"live at the peak, {printable(report.peak.node)}:"]
     lines += [
-        f"  {format_size(size):>12}  {printable_name(name)}"
+        f"  {format_size(size):>12}  {printable(name)}"
         for name, size in report.peak.tensors[:5]
     ]
     return "\n".join(lines)

@@ -85,8 +85,10 @@ def best_order(
     )
     searched = replace(program, body=main_block.block)
     if any(op.bodies for op in program.body.ops):
-        schedules = simple_orders(program, meter.planned_vars, SCHEDULERS)
-        programs = {"searched": searched, **dict(schedules)}
+        programs = {
+            "searched": searched,
+            **dict(_scheduled_programs(program, facts, SCHEDULERS)),
+        }
         peaks = {name: meter.peak(other) for name, other in programs.items()}
         method = min(programs, key=peaks.__getitem__)  # the searched one first
         # New orders inside subgraphs can change bits of results. So those of the file are put back if this
@@ -164,9 +166,15 @@ def _with_unchanged_subgraphs(
 def simple_orders(
     program: Program, planned_vars: PlannedVars, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
-    """Yield the name of each scheduler but the file's, and the program in its order, subgraphs too."""
+    """Return the name of each scheduler but the file's, with the program in its order, subgraphs too."""
     meter = _PeakMeter(planned_vars, _sampled_sizes(planned_vars.sizes, SAMPLE))
-    facts = meter.facts(program)
+    return _scheduled_programs(program, meter.facts(program), schedulers)
+
+
+def _scheduled_programs(
+    program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
+) -> Iterator[tuple[str, Program]]:
+    """Yield what `simple_orders` returns, given the facts about the program's variables."""
     for name, scheduler in schedulers.items():
         if name != "file":
             method = partial(_scheduled_block, scheduler)

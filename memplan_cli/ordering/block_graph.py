@@ -158,15 +158,15 @@ def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
 
 
 def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
-    """Return the bytes that an op's step needs with the chosen orders of its subgraphs, or a little more.
+    """Return the bytes that an op's step needs with the chosen orders of its subgraphs; too many for some Ifs.
 
     A plan has ticks for both branches of an If, one after the other, although only one of them runs. So the
     subgraphs count as if they ran in turn, with the results of each live until the op ends. Take branches
     with peaks of 5 and 4 bytes, results of 3 and 2, and an output of 3. At the peak of the second branch,
     3 + 4 bytes are live, and when the output is written, 3 + 2 + 3. So the step needs 8.
 
-    The number is too high for an If whose results share the bytes of its output, and if an outer variable
-    dies in a branch, as it is counted until the op ends.
+    The number is too high for an If whose results share the bytes of its output, by up to the results of all
+    branches, and if an outer variable dies in a branch, as it is counted until the op ends.
     """
     inputs = sum(body.inputs for body in bodies)
     outputs = sum(map(facts.own_bytes, op.outputs))

@@ -218,8 +218,7 @@ class _Clusters:
         removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 
         if fusion.rule == "late":
-            removed.ops += kept.ops
-            kept.ops = removed.ops
+            kept.ops[:0] = removed.ops
         else:
             kept.ops += removed.ops
         # Under the late rule ``kept`` has no in-place inputs (`fuse_late`). Under the early rule it runs first:
@@ -230,8 +229,11 @@ class _Clusters:
         for tensor in removed.accesses:
             self.users[tensor].discard(removed_id)
             self.users[tensor].add(kept_id)
-        kept.accesses = (kept.accesses | removed.accesses) - private
-        kept.defines = (kept.defines | removed.defines) - private
+        # In place: a cluster may grow by one op thousands of times.
+        kept.accesses |= removed.accesses
+        kept.accesses -= private
+        kept.defines |= removed.defines
+        kept.defines -= private
         kept.defined_bytes += removed.defined_bytes - self._bytes_of(private)
 
         for pred in removed.preds:

@@ -205,12 +205,12 @@ def _chunked(program: Program, context: _Context) -> Decision:
         return decision
     if settings.recompute == "auto" or (runtime is not None and budget is None):
         unchunked = _best_candidate(program, in_bytes)
-        if _rewrite_cost(unchunked, budget, runtime) < _rewrite_cost(
-            decision, budget, runtime
-        ):
-            if budget is not None:  # the facts of chunking are about its own plans
-                return unchunked
-            return replace(unchunked, chunked=chunking.facts.without_regions())
+        unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
+        if unchunked_cost < _rewrite_cost(decision, budget, runtime):
+            if budget is None:
+                return replace(unchunked, chunked=chunking.facts.without_regions())
+            # The facts say which of the plans with chunks meet the budget, and not whether this one does.
+            return unchunked
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MAX_NAME_LENGTH = 1000
-"""Characters of a name that are shown."""
-
-
-def printable_name(text: str) -> str:
-    r"""Return a name with unprintable characters as escapes such as ``\x1b``, cut to 1000."""
-    return printable(text[:_MAX_NAME_LENGTH])
+MAX_LENGTH = 1000
+"""Characters that are shown of a name or a part of a sentence."""
 
 
 def printable(text: str) -> str:
-    """Return text of any length, for example code, with unprintable characters as escapes."""
+    r"""Return text with unprintable characters as escapes such as ``\x1b``, cut to `MAX_LENGTH` characters."""
+    return printable_uncut(text[:MAX_LENGTH])
+
+
+def printable_uncut(text: str) -> str:
+    """Return text of any length, for example code, on one line with unprintable characters as escapes."""
     if text.isascii() and text.isprintable():
         return text
     # Unprintable characters move the cursor, reorder text, are invisible or are unusual blanks.
@@ -33,13 +33,18 @@ def printable(text: str) -> str:
     )
 
 
-def shortened(text: str, width: int) -> str:
+def printable_lines(text: str) -> str:
+    """Return text of any length with unprintable characters as escapes, line breaks excepted."""
+    return "\n".join(map(printable_uncut, text.split("\n")))
+
+
+def shortened_name(text: str, width: int) -> str:
     """Return an escaped name of at most ``width`` characters.
 
     A longer name keeps its start and its end around an ellipsis; below a width of 5, which has no
     room for both, only its start.
     """
-    shown = printable_name(text)
+    shown = printable(text)
     if len(shown) <= width or width < 5:
         return shown[:width]
     head = (width - 1) // 2
@@ -49,17 +54,15 @@ def shortened(text: str, width: int) -> str:
 
 def per_unit(unit: str) -> str:
     """Return the suffix of a size in multiples of a unit: `` x batch*seq``; empty for ``1``."""
-    return "" if unit == "1" else f" x {printable_name(unit)}"
+    return "" if unit == "1" else f" x {printable(unit)}"
 
 
 def html(text: str) -> str:
     """Return text for elements and quoted attributes of HTML or XML.
 
-    Characters that XML forbids are escapes, as for `printable_name`.
+    Characters that XML forbids are escapes, as for `printable`.
     """
-    shown = (
-        printable_name(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    )
+    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace('"', "&quot;").replace("'", "&#39;")
 
 
@@ -74,7 +77,7 @@ def markdown(text: str) -> str:
 
     In a table it must be `markdown_in_table`.
     """
-    shown = printable_name(text)
+    shown = printable(text)
     runs = re.findall(r"`+", shown)
     fence = "`" * (1 + max((len(run) for run in runs), default=0))
     # A blank separates backticks of the text from the fence, and fills an empty span. If a span has
@@ -105,7 +108,7 @@ def markdown_prose(text: str) -> str:
 
     Syntax of blocks at its start, such as ``# ``, stays.
     """
-    escaped = _INLINE_MARKDOWN.sub(r"\\\g<0>", printable_name(text))
+    escaped = _INLINE_MARKDOWN.sub(r"\\\g<0>", printable(text))
     # GitHub finds mentions and issues after rendering: an empty comment separates them.
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 
@@ -119,7 +122,7 @@ def _quoted(item: str | float) -> str:
     """Return a number as it is, and a text in quotes if it has a separator in it."""
     if not isinstance(item, str):
         return str(item)
-    shown = printable_name(item)
+    shown = printable(item)
     if shown[:1] in ("=", "+", "-", "@"):
         shown = f"'{shown}"  # otherwise a spreadsheet evaluates it as a formula
     return '"' + shown.replace('"', '""') + '"' if re.search(r'[",;\t\s]', shown) else shown
@@ -127,18 +130,18 @@ def _quoted(item: str | float) -> str:
 
 def github(text: str) -> str:
     """Return the message of a GitHub workflow command on one line: a new line could be a command."""
-    shown = "\n".join(printable_name(line) for line in text.split("\n"))
+    shown = "\n".join(printable(line) for line in text.split("\n"))
     return shown.replace("%", "%25").replace("\n", "%0A")
 
 
 def github_property(text: str) -> str:
     """Return a property of a GitHub workflow command (``file=``, ``title=``)."""
-    return github(printable_name(text)).replace(":", "%3A").replace(",", "%2C")
+    return github(printable(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def c_string(text: str) -> str:
     """Return a C string literal that shows a name; unprintable characters are escapes in it."""
-    return c_literal(printable_name(text))
+    return c_literal(printable(text))
 
 
 def c_literal(text: str) -> str:

@@ -9,7 +9,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.print_log import log_lines
 from memplan_cli.reporting.document import Items, Name, section
-from memplan_cli.reporting.escape import printable_name
+from memplan_cli.reporting.escape import printable
 from memplan_cli.reporting.media import draw_document, json_text
 from memplan_cli.reporting.pages import plan_page
 from memplan_cli.reporting.plans import exports, svg
@@ -83,7 +83,7 @@ def render(
             document = text_document(plan, _MAX_TEXT_ROWS, detail, sections, invocation)
             report = draw(document, Screen(terminal_width(), color))
             # The log comes first: the end of a long output stays visible.
-            lines = [f"{printable_name(line)}\n" for line in log]
+            lines = [f"{printable(line)}\n" for line in log]
             return "".join([*lines, "\n", report]) if lines else report
         case "json":
             entry = {"print_log": list(log)} if print_log else {}

@@ -337,6 +337,23 @@ def test_the_assumed_size_is_one_with_which_the_model_runs(
             assert unit_value(text, dims) == getattr(found.memory, name)
 
 
+def test_a_past_that_must_be_longer_than_what_is_added_gets_a_length_of_its_own(
+    tmp_path: Path,
+) -> None:
+    text = """g (float[1,p] past, float[1,s] x) => (y) <int64[1] two = {2}, float[1] table = {7}> {
+        past_length = Shape<start = 1, end = 2>(past)
+        added_length = Shape<start = 1, end = 2>(x)
+        twice = Mul(added_length, two)
+        index = Sub(twice, past_length)
+        picked = Gather(table, index)
+        a = Mul(x, picked)
+        b = Concat<axis = 1>(past, a)
+        y = Neg(b) }"""
+    found = report(written(tmp_path, text)).report
+    assert {name: dim.value for name, dim in found.bindings.items()} == {"p": 2, "s": 1}
+    assert not found.warnings
+
+
 def test_sizes_at_which_a_window_fits_nowhere_are_not_assumed(tmp_path: Path) -> None:
     """A kernel makes one place there; the formula rounds down to none."""
     text = """g (float[b,3,n] x) => (y) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from memplan_cli import Settings, plan
 from memplan_cli.api.models.model_file import ModelFile, plan_model
-from memplan_cli.api.models.resolve_sizes import resolve_sizes
 from memplan_cli.api.optimize import optimize
 from memplan_cli.api.optimizing import candidates, verification
 from memplan_cli.api.optimizing.verification import (
@@ -26,7 +24,6 @@ from memplan_cli.api.optimizing.verification import (
 from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles, Targets
 from memplan_cli.api.schema import schema_text
-from memplan_cli.core.check import Check
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
 from memplan_cli.core.results.report import Report, RuntimeSummary
@@ -201,25 +198,26 @@ def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> 
     assert (found.code, found.why) == ("weights-unpacked", crashed.notes[0])
 
 
-def test_a_model_that_did_not_run_is_not_said_to_have_other_outputs(
+def test_if_no_graph_for_a_target_runs_the_models_own_graph_is_written(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = ModelFile.of(samples / "branchy_cnn.onnx", onnx.load(samples / "branchy_cnn.onnx"))
-    plan = plan_model(file, Settings()).plan
+    verify = verification.Verifier.verify
     crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
-    report = replace(plan.report, validation=crashed, target="cpu")
-    failed = Optimized(plan.with_report(report), None, None)
-    stages: list[str] = []
-    optimizing = import_module("memplan_cli.api.optimize")  # the function has the same name
-    targets = Targets.of(file.path, tmp_path / "o.onnx")
-    resolved = resolve_sizes(file.lazy, file.path, Settings(target="cpu"))
-    request = candidates.OptimizeRequest(file, resolved, targets, Check(), stages.append)
-    monkeypatch.setattr(optimizing, "plan_portable", lambda *_: None)
-    monkeypatch.setattr(optimizing, "_write_best_of", lambda *_: failed)
-    baseline = optimizing.BackgroundBaseline(file, Check())
-    optimizing._retry_with_plainer_settings(failed, request, baseline)
-    assert stages
-    assert not [stage for stage in stages if "outputs" in stage]
+
+    def crash_for_target(verifier: verification.Verifier, files: RewrittenFiles) -> Plan:
+        if not files.rewriting.optimized_offline:
+            return verify(verifier, files)
+        plan = files.rewriting.plan
+        return plan.with_report(replace(plan.report, validation=crashed))
+
+    monkeypatch.setattr(verification.Verifier, "verify", crash_for_target)
+    out = tmp_path / "o.onnx"
+    result = optimize(samples / "branchy_cnn.onnx", Settings(target="cpu"), out=out)
+    assert result.passed
+    assert out.exists()
+    assert result.plan.report.target == "portable"
+    (fallback,) = result.plan.report.fallbacks
+    assert (fallback.code, fallback.why) == ("target-left-out", crashed.notes[0])
 
 
 def test_every_graph_that_was_left_out_is_said(

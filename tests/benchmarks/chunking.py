@@ -32,7 +32,12 @@ import numpy as np
 import onnxruntime
 
 from memplan_cli import Settings, api
+from memplan_cli.api.models.model_file import read_model
+from memplan_cli.api.models.resolve_sizes import resolve_first_sizes
+from memplan_cli.api.optimizing.candidates import OptimizeRequest, TargetCandidates
+from memplan_cli.api.output.rewriting import Targets
 from memplan_cli.core.check import Check
+from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.loading.session import load_session
 from memplan_cli.runtime.graph.dumps import executed_graph
@@ -183,9 +188,7 @@ def plan_budgets(folder: Path, name: str) -> None:
             chunk="auto", budget=budget, best_effort=budget is not None, target="cpu"
         )
         began = time.process_time()
-        report = api.optimize(
-            path, settings, check=None, out=folder / "planned.onnx"
-        ).plan.report
+        report = first_plan(path, settings).report
         seconds = time.process_time() - began
         chunks = report.chunked
         if budget is None:
@@ -200,6 +203,20 @@ def plan_budgets(folder: Path, name: str) -> None:
     lines = written_rows(CASES, BUDGET_HEADS, name, rows)
     replace_figures(TABLE, table(BUDGET_HEADS, lines), "budgets")
     print(*rows, flush=True)
+
+
+def first_plan(path: Path, settings: Settings) -> Plan:
+    """Return the plan of the first file that `optimize` would run: of ONNX Runtime's graph with packed weights."""
+    file = read_model(path)
+    request = OptimizeRequest(
+        file,
+        resolve_first_sizes(file.lazy, path, settings),
+        Targets.of(path, None, None, None, None),
+        Check(),
+        silent,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return TargetCandidates.of(request, Path(folder)).first_round()[0].plan
 
 
 def written_rows(

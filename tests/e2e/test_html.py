@@ -152,9 +152,9 @@ def test_a_page_opens_without_a_complaint_and_asks_no_network(
 
 
 def names(plan: Plan) -> list[str]:
-    from memplan_cli.reporting.escape import printable_name
+    from memplan_cli.reporting.escape import printable
 
-    return [json.dumps(printable_name(tensor.id)) for tensor in plan.tensors]
+    return [json.dumps(printable(tensor.id)) for tensor in plan.tensors]
 
 
 def test_hovering_names_the_tensor_the_step_and_the_live_bytes(

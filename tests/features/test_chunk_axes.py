@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,16 @@ def test_pieces_put_together_are_the_whole(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", sorted(RULES))
 def test_most_operators_are_split_along_some_axis(kind: str) -> None:
     assert any(splits_of(drawn(kind, seed)[2]) for seed in range(8))
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_a_node_of_an_invalid_model_that_lacks_inputs_is_no_error(kind: str) -> None:
+    _, _, node = drawn(kind, 0)
+    for count in range(len(node.inputs)):
+        op = node.op._replace(inputs=node.op.inputs[:count])
+        constants = {at: value for at, value in node.constants.items() if at < count}
+        lacking = replace(node, op=op, inputs=node.inputs[:count], constants=constants)
+        assert all(split.extent > 1 for split in splits_of(lacking))
 
 
 def others(case: Case, node: Node, split: Split) -> Iterator[Split]:

@@ -218,9 +218,8 @@ def test_a_model_planned_for_one_batch_runs_with_another() -> None:
 
 
 def test_an_optimized_model_can_be_optimized_again() -> None:
-    first = written(
-        written(parse(NESTED))
-    )  # the second time finds a better order, the third none
+    # Written twice: the second time finds a better order, the third none.
+    first = written(written(parse(NESTED)))
     again = written(first, level=2)
     assert read_notes(again).keys() == read_notes(first).keys()
     one, other = read_notes(first), read_notes(again)

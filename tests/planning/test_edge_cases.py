@@ -141,6 +141,8 @@ def test_without_a_budget_chunks_are_left_out_if_a_runtime_holds_more_with_them(
     text = str(list(chunking_section(report, 5)))
     if change > 0:
         assert not report.chunked.regions
+        assert report.chunked.nodes == report.chunked.flops_increase == 0
+        assert taken is report.chunked.curve[0]
         assert "more memory in a process" in text
     else:
         assert report.chunked.regions

@@ -18,26 +18,26 @@ ANYTHING = st.text(st.characters(codec=None), max_size=60)
 
 @given(ANYTHING)
 def test_escaped_terminal_text_is_printable(text: str) -> None:
-    assert escape.printable_name(text).isprintable()
+    assert escape.printable(text).isprintable()
 
 
 def test_terminal_text_shows_what_was_hidden() -> None:
-    assert escape.printable_name("a\x1b[31m\x9b\u202eb\ud800") == r"a\x1b[31m\x9b\u202eb\ud800"
-    assert escape.printable_name("漢字 é") == "漢字 é"
-    assert len(escape.printable_name("x" * 10**6)) == 1000
+    assert escape.printable("a\x1b[31m\x9b\u202eb\ud800") == r"a\x1b[31m\x9b\u202eb\ud800"
+    assert escape.printable("漢字 é") == "漢字 é"
+    assert len(escape.printable("x" * 10**6)) == 1000
 
 
 def test_a_long_name_keeps_both_ends() -> None:
-    assert escape.shortened("abcdefghij", 7) == "abc…hij"
-    assert escape.shortened("abc", 7) == "abc"
-    assert escape.shortened("\x1b" * 9, 3) == r"\x1"
+    assert escape.shortened_name("abcdefghij", 7) == "abc…hij"
+    assert escape.shortened_name("abc", 7) == "abc"
+    assert escape.shortened_name("\x1b" * 9, 3) == r"\x1"
 
 
 @given(ANYTHING)
 def test_xml_holds_any_text_in_elements_and_attributes(text: str) -> None:
     shown = escape.html(text)
     root = ET.fromstring(f"<a b=\"{shown}\" c='{shown}'>{shown}</a>")  # noqa: S314 - ours
-    assert (root.text or "") == escape.printable_name(text)
+    assert (root.text or "") == escape.printable(text)
     assert len(root) == 0
 
 
@@ -71,7 +71,7 @@ def test_a_markdown_code_span_closes_only_at_its_end(text: str) -> None:
     inner = span[len(fence[0]) : -len(fence[0])]
     assert len(fence[0]) not in {len(run) for run in re.findall("`+", inner)}
     assert "\n" not in span
-    assert inner.strip(" ") == escape.printable_name(text).strip(" ")
+    assert inner.strip(" ") == escape.printable(text).strip(" ")
     cell = escape.markdown_in_table(text)
     assert not re.search(r"(?<!\\)\|", cell), "a bar would end the table's cell"
     assert cell.replace(r"\|", "|") == span

@@ -148,7 +148,10 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
 
 
 def _arrange_blocks(graph: GraphProto, orders: Iterator[BlockOrder], arrange: Arrange) -> None:
-    """Move the nodes of a graph and of its subgraphs into the order of the next blocks.
+    """Move the nodes of a graph and of its subgraphs, in place, into the order of the plan's blocks.
+
+    The next of ``orders`` is for the graph itself. Those after it are for the subgraphs of its nodes, node by
+    node in their new order, each followed by those of its own subgraphs. All of them are consumed.
 
     ``arrange`` returns the nodes in the order of a block. If it returns the list that it was called
     with, they are in this order already.

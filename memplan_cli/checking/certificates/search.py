@@ -1,7 +1,8 @@
 """Proofs by exhausted search: all states below a bound, and none in which every group has run.
 
 A *state* is the set of groups that have not run yet, and the bytes live after the others. Groups are
-named by number, as in `GroupGraph.groups`. Their steps, needs and savings are those of `groups`.
+named by number, as in `GroupGraph.groups`. Their steps, needs and savings are those of `groups`. A *move*
+runs one group of a state and then free groups, and leads to another state.
 
 *Free* groups run at the end of a move, below the bound, and leave no more live than before. What a
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So

@@ -120,13 +120,13 @@ def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
 
     - the original cannot be in chunks together with its product (`_has_conflict`);
     - once the product reads the copy, the original can be in chunks together with its other
-      consumers (`_others_can_be_chunked`).
+      consumers (`_original_can_be_chunked`).
     """
     candidates = [
         chain
         for index in range(len(graph.ops))
         for chain in _chains_of_product(graph, index, budget)
-        if _has_conflict(graph, chain) and _others_can_be_chunked(graph, chain)
+        if _has_conflict(graph, chain) and _original_can_be_chunked(graph, chain)
     ]
     # Chains with a LogSoftmax come first: an original LogSoftmax cannot be split along its axis, but
     # a copy of it can. If two chains have ops in common, the other one stays as it is.
@@ -266,20 +266,21 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
     return False
 
 
-def _others_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether the original chain can be in chunks with each op that still reads its result.
+def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
+    """Whether each op that keeps reading the original result of a chain can be in chunks together with the chain.
 
-    Chunks of such an op need the result along another axis than the product that gets the copy. So all
-    ops of the chain must have splits along one of the axes along which the op can be split.
+    If the chain is copied, its matrix product reads the copy. The other readers of the result keep reading the
+    original. Chunks of such a reader slice the result along one of the axes of the reader's splits. Along one of
+    these axes, the ops of the chain must be able to compute the result in slices. The axis that the product slices
+    does not count: along this axis, chunks are made of the copy.
     """
-    copied_axis = chain.axes[chain.result]
-    return all(
-        any(
-            _chain(graph, chain.product, chain.result, axis) is not None
-            for axis in sorted(graph.input_axes(reader, chain.result) - {copied_axis})
-        )
-        for reader in _consumers_of_original(graph, chain)
-    )
+    product_axis = chain.axes[chain.result]
+    for reader in _consumers_of_original(graph, chain):
+        axes = graph.input_axes(reader, chain.result) - {product_axis}
+        # `_chain` goes over the same ops. It returns None if one of them has no split along the axis.
+        if not any(_chain(graph, chain.product, chain.result, axis) for axis in axes):
+            return False
+    return True
 
 
 def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:

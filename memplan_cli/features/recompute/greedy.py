@@ -178,7 +178,7 @@ class _CopyInput(NamedTuple):
         stop: the end of these places, exclusive.
         loss: bytes above the budget that it adds at these places, summed over them.
         is_copied: whether a copy of the input runs right before the copy that reads it.
-        moved_from: where the copy of the input ran so far; None if it runs in addition.
+        is_moved: whether that copy ran at ``stop`` so far, and does not run in addition.
         work: the work of a copy of the input that runs in addition.
     """
 
@@ -187,7 +187,7 @@ class _CopyInput(NamedTuple):
     stop: Place = 0
     loss: int = 0
     is_copied: bool = False
-    moved_from: Place | None = None
+    is_moved: bool = False
     work: int = 0
 
 
@@ -413,7 +413,7 @@ class GreedyChooser:
             return _CopyInput(needed)
         loss = self._added_excess(place, gap.end, size)
         if loss <= cost_of_one_more:
-            return _CopyInput(needed, place, gap.end, loss, is_copied=True, moved_from=gap.end)
+            return _CopyInput(needed, place, gap.end, loss, is_copied=True, is_moved=True)
         return one_more
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
@@ -441,10 +441,10 @@ class GreedyChooser:
             schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
-            if copy_input.moved_from is not None:
+            if copy_input.is_moved:
                 # The inputs of the moved copy still count as read at the later place, as other copies may read
                 # them there, until the program is measured (`DropSchedule.set_measured`).
-                schedule.recomputed_at[input_value].remove(copy_input.moved_from)
+                schedule.recomputed_at[input_value].remove(copy_input.stop)
         # Copies at one place run one after the other: the largest transient bytes count, not the sum.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])

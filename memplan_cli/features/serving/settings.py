@@ -161,21 +161,25 @@ def _candidates(sampled: SampledSizes, base: RuntimeSettings) -> Iterator[Candid
 def _candidates_without_pattern(
     sampled: SampledSizes, base: RuntimeSettings, reuse: RuntimeSettings, suffix: str
 ) -> Iterator[Candidate]:
-    """Yield the manual settings and, if one region of the arena can serve all sizes, that.
+    """Yield a candidate for each of `_MANUAL_SETTINGS`, and one whose arena is a single region.
 
-    All have in common the options of the user (``base``), that the memory pattern is off, and whether
-    buffers are reused (``reuse``). So all have the same allocation traces. ``suffix`` marks
-    ``reuse`` in the names of candidates.
+    The region is so large that a run at any sampled size fits. So the bytes that the arena holds are known for any
+    sequence of runs (`Candidate.bound`): those of the region. No such candidate is yielded if a region
+    cannot be that large.
+
+    All candidates have the options of the user (``base``), no memory pattern, the setting ``reuse``, which says
+    whether buffers are reused, and ``suffix`` at the end of their names. So the runs of all make the same allocations, which are simulated
+    once for each size.
     """
     common = base.updated(NO_MEMORY_PATTERN).updated(reuse)
     traces = sampled.traces(common)
     for name, manual in _MANUAL_SETTINGS.items():
         settings = common.updated(manual)
         yield Candidate(name + suffix, settings, _most_held(traces, settings))
-    # Without a memory pattern, the first request of a size allocates as later ones do.
-    requests = [trace.first for trace in traces.values()]
-    # A region below the largest peak of a request cannot hold that request.
-    size = shared_region(requests, lowest=_largest_peak(traces))
+    # Without a memory pattern, the first run at a size allocates as later ones do.
+    first_runs = [trace.first for trace in traces.values()]
+    # In a region smaller than the largest peak, the run of that peak does not fit.
+    size = shared_region(first_runs, lowest=_largest_peak(traces))
     if size is not None:
         # Weights get memory of their own: in the arena they would take the region.
         arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)

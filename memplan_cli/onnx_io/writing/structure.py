@@ -119,7 +119,8 @@ def _graph_errors(
     """Yield the violations in a graph and its subgraphs; add the domains of their operators to ``domains``.
 
     The rules are those of `structure_errors`, opsets aside. ``outer`` has, for each graph around this one,
-    the values that were produced before the node with this graph. The sets are not copied: a large graph may have many nodes with subgraphs.
+    the values that were produced before the node with this graph. The sets are not copied: a large graph may have
+    many nodes with subgraphs.
     """
     weights = [tensor.name for tensor in graph.initializer]
     weights += [sparse.values.name for sparse in graph.sparse_initializer]

@@ -16,7 +16,7 @@ from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.quantities import format_change, format_share, format_size
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.escape import printable_name, shortened
+from memplan_cli.reporting.escape import printable, shortened_name
 from memplan_cli.reporting.media import result_renderers
 from memplan_cli.reporting.snapshot import Snapshot, dims_text, known_share, metric_label
 
@@ -391,7 +391,7 @@ def change_table(changes: Sequence[Change], max_rows: int) -> doc.Table:
 
 def change_line(change: Change) -> str:
     """Return one tensor's part in the change as one line, for formats without tables."""
-    name, reason = shortened(change.tensor, 60), printable_name(change.reason)
+    name, reason = shortened_name(change.tensor, 60), printable(change.reason)
     return f"{format_change(change.effect)} {name}: {reason}"
 
 

@@ -11,7 +11,7 @@ from memplan_cli.core.version import VERSION
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.diff import change_line, change_table
 from memplan_cli.reporting.commands.gate import MEANINGS, Finding, GateVerdicts
-from memplan_cli.reporting.escape import github, github_property, html, printable_name
+from memplan_cli.reporting.escape import github, github_property, html, printable
 from memplan_cli.reporting.hints import assumed_lines, dims_summary
 from memplan_cli.reporting.media import draw_document, json_text, result_json
 from memplan_cli.reporting.snapshot import dims_text, metric_label
@@ -258,14 +258,14 @@ def _sarif_result(verdict: Verdict, result: Result) -> Json:
     changes: tuple[Change, ...] = ()
     if verdict.difference is not None and result.fails:
         changes = verdict.difference.causes(result.metric)
-    lines = [printable_name(result.message)]
+    lines = [printable(result.message)]
     lines += map(change_line, changes[:_MAX_CHANGES])
     location: Json = {
         "physicalLocation": {"artifactLocation": {"uri": quote(model, errors="replace")}}
     }
     if changes:
         location["logicalLocations"] = [
-            {"name": printable_name(change.tensor), "kind": "variable"}
+            {"name": printable(change.tensor), "kind": "variable"}
             for change in changes[:_MAX_CHANGES]
         ]
     return {

@@ -11,7 +11,7 @@ from memplan_cli.reporting.escape import (
     markdown,
     markdown_in_table,
     markdown_prose,
-    printable,
+    printable_uncut,
 )
 from memplan_cli.reporting.media.chart import chart_lines
 
@@ -87,6 +87,6 @@ def _row(cells: Iterable[str]) -> str:
 
 def _fenced(lines: Iterable[str], language: str) -> str:
     """Return a code block whose fence is longer than any in its lines."""
-    text = "\n".join(map(printable, lines))
+    text = "\n".join(map(printable_uncut, lines))
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
     return f"{fence}{language}\n{text}\n{fence}"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.escape import printable, printable_name, shortened
+from memplan_cli.reporting.escape import MAX_LENGTH, printable, printable_uncut, shortened_name
 from memplan_cli.reporting.media.chart import chart_lines
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _subject_line(document: doc.Document, screen: Screen) -> str:
     """Return the title, and the context at the right end of the line, or below if there is no room."""
     title = _line(document.title, screen.line_width)
     room = screen.line_width - len(title)
-    context = printable_name(document.context)
+    context = printable(document.context)
     separator = " " * (room - len(context)) if len(context) + _COLUMN_GAP <= room else "\n"
     return f"{title}{separator}{context}" if context else title
 
@@ -173,19 +173,19 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
             return _table(block, width)
         case doc.Chart():
             lines = chart_lines(block, min(width - _CHART_MARGIN, _MAX_CHART_WIDTH))
-            caption = Text(printable_name(block.caption), style="dim")
+            caption = Text(printable(block.caption), style="dim")
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):
             return Text("\n".join(map(wrapped, lines)))
         case doc.Code(lines):
-            return _Unwrapped("\n".join(map(printable, lines)), style="dim")
+            return _Unwrapped("\n".join(map(printable_uncut, lines)), style="dim")
         case doc.Note(kind, text):
             return Text(wrapped(text, f"{kind}: "))
         case doc.Check(text, passed):
             style = _STYLES["verdict"] if passed else "bold red"
             return Text(wrapped(text, f"[{block.mark}] "), style=style)
         case doc.NextStep(label, command):
-            return _Unwrapped(f"{printable_name(label)}:  {printable(command)}", style="bold")
+            return _Unwrapped(f"{printable(label)}:  {printable_uncut(command)}", style="bold")
     # `_parts` draws headings itself: this line is for the type checker only.
     return Text(_prose_text(block.text))
 
@@ -210,12 +210,15 @@ def _unbroken(text: str) -> str:
     return _UNBROKEN.sub(lambda match: f"{match[1] or ''}{_NO_BREAK}", text)
 
 
-def _prose_text(prose: doc.Prose, name_width: int = 1 << 16) -> str:
-    """Return a sentence; its names are cut to ``name_width`` characters."""
+def _prose_text(prose: doc.Prose, name_width: int = MAX_LENGTH) -> str:
+    """Return a sentence with printable characters only.
+
+    Names in it are shortened to ``name_width`` characters, and the parts between them cut to `MAX_LENGTH`.
+    """
     return "".join(
-        shortened(part.text, name_width)
+        shortened_name(part.text, name_width)
         if isinstance(part, doc.Name)
-        else printable_name(part)
+        else printable(part)
         for part in doc.parts(prose)
     )
 
@@ -224,7 +227,7 @@ def _line(prose: doc.Prose, width: int) -> str:
     """Return a sentence whose names are cut so that it fits on one line of ``width``."""
     parts = doc.parts(prose)
     name_count = sum(isinstance(part, doc.Name) for part in parts)
-    taken = sum(len(printable_name(part)) for part in parts if not isinstance(part, doc.Name))
+    taken = sum(len(printable(part)) for part in parts if not isinstance(part, doc.Name))
     return _prose_text(prose, max((width - taken) // max(name_count, 1), _SHORTEST_NAME))
 
 
@@ -260,7 +263,7 @@ def _table(table: doc.Table, width: int) -> RenderableType:
         grid.add_row(*map(Text, cells))
     if not table.caption:
         return grid
-    return Group(grid, Text(printable_name(table.caption), style="dim"))
+    return Group(grid, Text(printable(table.caption), style="dim"))
 
 
 def _without_empty_columns(table: doc.Table) -> doc.Table:
@@ -283,7 +286,7 @@ def _name_width(table: doc.Table, width: int) -> int:
     name_columns = []  # the width that each needs
     for index, column in enumerate(table.columns):
         cells = [row[index] for row in table.rows]
-        names = [printable_name(cell.text) for cell in cells if isinstance(cell, doc.Name)]
+        names = [printable(cell.text) for cell in cells if isinstance(cell, doc.Name)]
         room -= _COLUMN_GAP
         if names:
             name_columns.append(max(map(len, (column.title, *names))))

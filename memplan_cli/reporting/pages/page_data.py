@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
-from memplan_cli.reporting.escape import printable_name
+from memplan_cli.reporting.escape import printable
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
@@ -55,17 +55,17 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     types = [facts.type_of(node) for node in nodes]
     type_indices = _indices(types)
     return {
-        "arenas": [{"unit": printable_name(a.unit), "height": a.height} for a in plan.arenas],
+        "arenas": [{"unit": printable(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
         "symbols": [_symbol(plan, name) for name in symbols],
         "figures": _figure_expressions(plan, symbols) if symbols else {},
         "coverage": plan.report.coverage,
         "ticks": ticks,
-        "nodes": [printable_name(node) for node in nodes],
-        "types": [printable_name(op_type) for op_type in type_indices],
+        "nodes": [printable(node) for node in nodes],
+        "types": [printable(op_type) for op_type in type_indices],
         "type": [type_indices[name] for name in types] if facts.has_model else [],
         "regions": [
-            {"label": printable_name(region.label), "first": region.first, "last": region.last}
+            {"label": printable(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
         ],
         "given": _bytes_beside(plan, facts),
@@ -95,7 +95,7 @@ def _symbol(plan: Plan, name: str) -> Json:
     """Return a symbol with the value that the page starts with: 1 if the report binds none."""
     bound = plan.report.bindings.get(name)
     return {
-        "name": printable_name(name),  # with escapes for unprintable characters
+        "name": printable(name),  # with escapes for unprintable characters
         "value": bound.value if bound else 1,
         "source": bound.source if bound else "unknown",
     }
@@ -126,16 +126,16 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     tensors = tuple(plan.tensors)
     positions = {tensor.id: index for index, tensor in enumerate(tensors)}
     repeated_texts: Mapping[str, list[str]] = {
-        "reasons": [printable_name(t.pinned or "") for t in tensors],
+        "reasons": [printable(t.pinned or "") for t in tensors],
         "categories": [category(t, facts) for t in tensors],
-        "dtypes": [printable_name(t.dtype) for t in tensors],
-        "shapes": [printable_name(", ".join(map(str, t.shape))) for t in tensors],
+        "dtypes": [printable(t.dtype) for t in tensors],
+        "shapes": [printable(", ".join(map(str, t.shape))) for t in tensors],
     }
     indices = {name: _indices(column) for name, column in repeated_texts.items()}
     return {
         **{name: list(distinct_texts) for name, distinct_texts in indices.items()},
         "tensors": {
-            "name": [printable_name(t.id) for t in tensors],
+            "name": [printable(t.id) for t in tensors],
             "bytes": [t.bytes for t in tensors],
             "offset": [t.offset for t in tensors],
             "first": [t.first for t in tensors],

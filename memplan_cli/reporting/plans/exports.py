@@ -15,7 +15,7 @@ from memplan_cli.reporting.escape import (
     c_string,
     csv_row,
     per_unit,
-    printable_name,
+    printable,
 )
 from memplan_cli.reporting.hints import unknown_sizes_hint
 
@@ -299,7 +299,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
     yield _process_name(_TENSORS, "tensors")
     for moment in moments(plan):
         yield {
-            "name": printable_name(moment.label),
+            "name": printable(moment.label),
             "ph": "X",
             "ts": moment.start,
             "dur": moment.end + 1 - moment.start,  # the last tick is inclusive
@@ -308,7 +308,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
         }
     for number, item in enumerate(occupancies(plan)):
         common = {
-            "name": printable_name(item.tensor.id),
+            "name": printable(item.tensor.id),
             "cat": "tensor",
             "id": number,
             "pid": _TENSORS,
@@ -317,7 +317,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
         args = {
             "bytes": item.bytes,
             "offset": item.tensor.offset,
-            "tensors": [printable_name(tensor.id) for tensor in item.members],
+            "tensors": [printable(tensor.id) for tensor in item.members],
         }
         yield {**common, "ph": "b", "ts": item.first, "args": args}
         yield {**common, "ph": "e", "ts": item.last}  # exclusive, unlike ``moment.end``

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import curve, main_arena, occupancies, peak_tick
-from memplan_cli.reporting.escape import html, shortened
+from memplan_cli.reporting.escape import html, shortened_name
 from memplan_cli.reporting.plans.memory import verdict
 from memplan_cli.reporting.plans.sections import known_only
 
@@ -78,7 +78,7 @@ def _parts(plan: Plan) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {_HEIGHT}" '
         f'role="img" aria-label="{html(verdict(plan.report))}">\n<style>{_STYLE}</style>\n'
-        f'<text class="t" x="{_LEFT}" y="22">{html(shortened(name, 110))}</text>\n'
+        f'<text class="t" x="{_LEFT}" y="22">{html(shortened_name(name, 110))}</text>\n'
         f'<text class="s" x="{_LEFT}" y="42">{html(verdict(plan.report))}</text>\n'
     )
     plan = with_bound_symbols(plan)
@@ -111,7 +111,7 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
     color.
     """
     tensor = item.tensor
-    names = ", ".join(shortened(member.id, 60) for member in item.members[:4])
+    names = ", ".join(shortened_name(member.id, 60) for member in item.members[:4])
     steps = f"steps {item.first} to {item.last - 1}"
     tooltip = f"{names}: {item.bytes} bytes at {tensor.offset}, {steps}"
     return (
@@ -130,7 +130,7 @@ def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
         if width < _SHORTEST_NAME or height < _LINE:
             continue
         # A margin of 4 on both sides, and the baseline 4 below the middle of the rectangle.
-        name = shortened(item.tensor.id, int((width - 8) / _LETTER))
+        name = shortened_name(item.tensor.id, int((width - 8) / _LETTER))
         x = scale.x(item.first) + 4
         y = scale.y(item.tensor.offset) - height / 2 + 4
         yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{html(name)}</text>\n'
@@ -147,7 +147,7 @@ def _omissions(plan: Plan) -> Iterator[str]:
 
 def _address_labels(arena: PlannedArena) -> Iterator[str]:
     """Yield five labels beside the map, from 0 to the arena's height, and the unit if it has one."""
-    unit = "" if arena.unit == "1" else f" x {shortened(arena.unit, 30)}"
+    unit = "" if arena.unit == "1" else f" x {shortened_name(arena.unit, 30)}"
     for quarter in (0, 1, 2, 3, 4):
         y = _TOP + _MAP - _MAP * quarter / 4 + 4
         size = format_size(arena.height * quarter // 4)

@@ -198,7 +198,7 @@ def _batch_normalized_axes(node: Node) -> Iterable[int] | None:
     return None if node.int_attribute("training_mode", 0) or len(node.outputs) > 1 else (1,)
 
 
-def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
+def _starts_and_steps(node: Node) -> Mapping[int, tuple[int, int]] | None:
     """Return the start and step of each axis that Slice lists.
 
     Starts are counted from the front, steps are positive. None if some are known only at run time, or
@@ -211,25 +211,25 @@ def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
     starts = node.ints_attribute("starts") or node.constants.get(_STARTS, ())
     axes = node.ints_attribute("axes") or node.constants.get(_AXES) or range(len(starts))
     steps = node.constants.get(_STEPS) or (1,) * len(starts)
-    if len(steps) < len(starts) or min(steps, default=1) < 0:
+    if not len(starts) == len(axes) == len(steps) or min(steps, default=1) < 0:
         return None
     data = node.data_shape
-    ranges = {}
+    starts_and_steps = {}
     for axis, start, step in zip(axes, starts, steps, strict=True):
         dim = data[int(axis)]
         from_front = int(start) + dim if start < 0 else int(start)
-        ranges[int(axis) % len(data)] = min(max(from_front, 0), dim), int(step)
-    return ranges
+        starts_and_steps[int(axis) % len(data)] = min(max(from_front, 0), dim), int(step)
+    return starts_and_steps
 
 
 def _slice_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along every axis; none if `_sliced_ranges` does not give the sliced ones.
+    """Return the splits along every axis; none if `_starts_and_steps` does not give the sliced ones.
 
     Element ``i`` of the result is element ``start + i * step`` of the data. So elements ``a..b`` read
     ``start + a * step .. start + (b - 1) * step + 1``, half-open.
     """
-    ranges = _sliced_ranges(node)
-    if ranges is None:
+    starts_and_steps = _starts_and_steps(node)
+    if starts_and_steps is None:
         return ()
     along_sliced = (
         node.split(
@@ -237,36 +237,42 @@ def _slice_splits(node: Node) -> tuple[Split, ...]:
             {_DATA: AxisMap(axis, step, halo_before=-start, halo_after=start + 1 - step)},
             {0: AxisMap(axis)},
         )
-        for axis, (start, step) in ranges.items()
+        for axis, (start, step) in starts_and_steps.items()
     )
-    whole_axes = [axis for axis in range(len(node.data_shape)) if axis not in ranges]
+    whole_axes = [axis for axis in range(len(node.data_shape)) if axis not in starts_and_steps]
     return (*same_axis_splits(node, whole_axes), *along_sliced)
 
 
 def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the bounds of a chunk along an axis that the node slices; no edit for other axes.
+    """Return the starts, ends, axes and steps for a chunk of a Slice that is split along an axis that it slices.
 
-    The data of the chunk is already cut to the range that the chunk reads, so the bounds are 0 and the
-    length of this range. Of ``data[3:19:2]``, which has 8 elements, the chunk 2..4 reads the data 7..10:
-    its own bounds are ``[0:3:2]``. Other axes that the node slices keep their bounds.
+    The data of the chunk is already cut to the range that the chunk reads, so along this axis the Slice begins
+    at 0 and ends at the length of the range. Of ``data[3:19:2]``, which has 8 elements, the chunk with the elements
+    2 and 3 reads ``data[7:10]``, and takes ``[0:3:2]`` of that. Along other axes it slices what the node slices.
+
+    No edit if the split is along another axis: then the starts and ends of the node hold for the chunk.
     """
-    read, ranges = split.inputs[_DATA], _sliced_ranges(node)
-    if read is None or ranges is None or read.axis not in ranges:
+    data_map = split.inputs[_DATA]
+    starts_and_steps = _starts_and_steps(node) or {}  # None only for nodes without splits
+    if data_map is None or data_map.axis not in starts_and_steps:
         return ChunkEdit()
-    bounds = {
+    # All steps are positive. A stop may lie behind the last element that is taken, but not behind the next one.
+    start_stop_step = {
         axis: (start, start + node.output_shape[axis] * step, step)
-        for axis, (start, step) in ranges.items()
+        for axis, (start, step) in starts_and_steps.items()
     }
-    read_start, read_stop = read.range(chunk, node.data_shape[read.axis])
-    _, step = ranges[read.axis]
-    bounds[read.axis] = 0, read_stop - read_start, step
-    starts, stops, steps = zip(*bounds.values(), strict=True)
-    axes = tuple(bounds)
+    read_start, read_stop = data_map.range(chunk, node.data_shape[data_map.axis])
+    _, step = starts_and_steps[data_map.axis]
+    start_stop_step[data_map.axis] = 0, read_stop - read_start, step
+    starts, stops, steps = zip(*start_stop_step.values(), strict=True)
+    axes = tuple(start_stop_step)  # in the node's order: 0, 1, ... if the node omits them
     if node.ints_attribute("starts"):  # before opset 10: attributes, and no steps
         return ChunkEdit({"starts": starts, "ends": stops, "axes": axes})
     inputs = {_STARTS: starts, _STOPS: stops, _AXES: axes, _STEPS: steps}
-    # The node may omit axes and steps. Then the defaults hold for the chunk too.
-    return ChunkEdit(constants={at: inputs[at] for at in inputs if node.input_shape(at)})
+    given = [
+        at for at in inputs if node.input_shape(at) is not None
+    ]  # axes and steps may be omitted
+    return ChunkEdit(constants={at: inputs[at] for at in given})
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:

@@ -94,6 +94,10 @@ class Split(NamedTuple):
     role: Role = Role.FREE
 
 
+class MissingInputError(Exception):
+    """A node of an invalid model lacks an input that its operator cannot omit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """An op with all that its split rule may read.
@@ -117,13 +121,20 @@ class Node:
         return self.inputs[position] if position < len(self.inputs) else None
 
     def required_shape(self, position: int) -> Dims:
-        """Return the shape of an input that the operator cannot omit."""
-        return self.inputs[position] or ()
+        """Return the shape of an input that the operator cannot omit.
+
+        Raises:
+            MissingInputError: the node does not have this input.
+        """
+        shape = self.input_shape(position)
+        if shape is None:
+            raise MissingInputError
+        return shape
 
     @property
     def data_shape(self) -> Dims:
-        """The shape of the first input."""
-        return self.input_shape(0) or ()
+        """The shape of the first input, which no operator can omit (`required_shape`)."""
+        return self.required_shape(0)
 
     @property
     def output_shape(self) -> Dims:

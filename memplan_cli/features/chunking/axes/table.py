@@ -13,7 +13,7 @@ from memplan_cli.features.chunking.axes import (
     quantized,
     windows,
 )
-from memplan_cli.features.chunking.axes.split import ChunkEdit
+from memplan_cli.features.chunking.axes.split import ChunkEdit, MissingInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,15 +47,20 @@ EDITS: Mapping[str, EditRule] = {
 def splits_of(node: Node) -> tuple[Split, ...]:
     """Return every way to compute an op in at least two chunks.
 
-    Empty for random ops, ops with subgraphs, and ops whose data or result is empty. Other inputs may
-    be: exporters write an empty region of interest for Resize.
+    Empty for random ops, ops with subgraphs, scalar results, and ops whose data or result is empty. Other
+    inputs may be: exporters write an empty region of interest for Resize. Also empty for nodes that lack
+    an input: the model is invalid.
     """
     rule = RULES.get(qualified_name(node.op))
-    if rule is None or node.op.is_random or node.op.bodies:
+    if rule is None or node.op.is_random or node.op.bodies or not node.output_shape:
         return ()
-    if any(shape is not None and 0 in shape for shape in (node.data_shape, *node.outputs)):
+    try:
+        if any(shape is not None and 0 in shape for shape in (node.data_shape, *node.outputs)):
+            return ()
+        splits = rule(node)
+    except MissingInputError:
         return ()
-    return tuple(split for split in rule(node) if split.extent > 1)
+    return tuple(split for split in splits if split.extent > 1)
 
 
 def chunk_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:

@@ -66,8 +66,8 @@ class _Window(NamedTuple):
 def _windows(node: Node) -> list[_Window]:
     """Return the window of each spatial axis of a convolution or pooling."""
     ones = (1,) * (len(node.data_shape) - 2)
-    weight = node.input_shape(1) or ()
-    kernel = node.ints_attribute("kernel_shape") or weight[2:]
+    # A convolution may leave the shape of its kernel to its weight.
+    kernel = node.ints_attribute("kernel_shape") or node.required_shape(1)[2:]
     strides = node.ints_attribute("strides") or ones
     dilations = node.ints_attribute("dilations") or ones
     reaches = [
