@@ -118,11 +118,11 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
         base, view = number.get(op.inputs[0]), number.get(op.outputs[0])
         if base is None or view is None or sizes[base] != sizes[view]:
             continue
-        # A result of a repeated body shares no bytes with an input: a runtime copies the results
-        # into the inputs one by one. If two results were views of two inputs that the body swaps,
-        # the first copy would overwrite the source of the second. A body's input is the oldest of its group.
-        oldest = groups.vars[groups.root(base)]
-        if op.outputs[0] in carried_results and oldest in carried_inputs:
+        # The root of a group is its oldest var: of an input of a body and its views, the input.
+        root = groups.vars[groups.root(base)]
+        # A result of a repeated body must not be a view of its input: a runtime copies the results into the
+        # inputs one by one. If the body swaps two inputs, the first copy would overwrite the source of the second.
+        if op.outputs[0] in carried_results and root in carried_inputs:
             continue
         groups.unite(base, view)
 
@@ -130,25 +130,25 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
 def _unite_branch_results(
     branch_op: BranchOp, blocks: DefiningBlocks, groups: _Groups
 ) -> None:
-    """Put results of the branches of an If into the groups of the If's outputs, position by position.
+    """Let each output of an If share its bytes with the result at the same position of each branch.
 
     A result shares nothing if it has another size than the output, or if it must be copied
-    (`_shareable_roots`). Vars are given by their numbers, as in `_Groups`.
+    (`_shareable_results`).
     """
     op, sizes = branch_op.op, groups.sizes
-    roots_by_branch = [
-        _shareable_roots(body, path, blocks, groups)
+    results_by_branch = [
+        _shareable_results(body, path, blocks, groups)
         for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
     ]
     # In an invalid model a branch may have too few results: the last outputs then share nothing.
-    roots_by_position = zip(*roots_by_branch, strict=False)
-    for var, roots in zip(op.outputs, roots_by_position, strict=False):
-        output = groups.number.get(var)
+    results_by_position = zip(*results_by_branch, strict=False)
+    for name, results in zip(op.outputs, results_by_position, strict=False):
+        output = groups.number.get(name)  # results are numbers of vars too
         if output is None:  # not planned
             continue
-        for root in roots:
-            if root is not None and sizes[root] == sizes[output]:
-                groups.unite(root, output)
+        for result in results:
+            if result is not None and sizes[result] == sizes[output]:
+                groups.unite(result, output)
 
 
 def _unite_results_in_place(
@@ -164,27 +164,27 @@ def _unite_results_in_place(
             groups.unite(source, groups.number[step.op.outputs[0]])
 
 
-def _shareable_roots(
+def _shareable_results(
     body: Block, path: BlockPath, blocks: DefiningBlocks, groups: _Groups
 ) -> list[int | None]:
-    """Return, per result of a branch, the root of its group; None if it is not planned, or must be copied.
+    """Return, per result of a branch, the number of its var; None if it is not planned, or must be copied.
 
     Two kinds of results are copied into the output of the If:
 
     - A result that the branch does not compute: a capture, a constant, or a view of one. It has
       other readers and is live in the other branch.
-    - A result that the branch returns twice, itself or as a view: two outputs need two buffers. So no
-      root is in the list twice.
+    - A result that the branch returns twice, itself or as a view: two outputs need two buffers.
     """
-    number = groups.number
-    roots = [groups.root(number[var]) if var in number else None for var in body.outputs]
+    results = [groups.number.get(var) for var in body.outputs]
+    # The root of a group, its oldest var, tells where the bytes of a result come from.
+    roots = [None if result is None else groups.root(result) for result in results]
     return [
-        root
+        result
         if root is not None
         and roots.count(root) == 1
         and blocks.is_inside(groups.vars[root], path)
         else None
-        for root in roots
+        for result, root in zip(results, roots, strict=True)
     ]
 
 

@@ -73,10 +73,13 @@ def find_trained(
         max_visits: The ops that may be visited in total to examine outputs.
     """
     evidence = _Evidence(program, forward)
-    # One such output shows that the graph trains. Then any output with the type of a candidate counts: the gradient
-    # of a bias, for example, is no likely one, because it does not depend on the other operand of the Add.
-    if not any(map(evidence.is_likely_gradient, evidence.outputs_to_examine(max_visits))):
+    # A graph trains if it has a likely gradient: as for ``P`` in ``y = MatMul(a, P)``, an output that is computed
+    # from ``a`` and from ``y``.
+    examined = evidence.outputs_to_examine(max_visits)
+    if not any(map(evidence.is_likely_gradient, examined)):
         return Trained()
+    # Of the other outputs only the type of a candidate is asked: the gradient of a bias ``b`` in ``Add(a, b)``
+    # is not computed from ``a``.
     updates = _Updates(evidence)
     parameters: dict[VarId, None] = {}
     gradients: dict[VarId, None] = {}
@@ -108,15 +111,12 @@ class _Evidence:
         dataflow: producers and consumers of the main graph.
         outputs: the float graph outputs that ops outside of the forward part compute: each may be a
             gradient or the new value of a parameter.
-        candidates: each var that may be a parameter -> the indices of the forward ops that read it, or a
-            reshape or cast of it.
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
-        """Find the vars that may be parameters, and the outputs that may be their gradients or new values.
+        """Find the outputs that may be gradients or new values, and the vars that may be their parameters.
 
-        ``forward`` has the indices of the ops that the loss depends on. Their own results are no
-        gradients, and neither are outputs of other types than floats.
+        ``forward`` has the indices of the ops that the loss depends on.
         """
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow
@@ -130,10 +130,14 @@ class _Evidence:
         self._uncast = _originals(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
         self._varying = _varying(dataflow, program.body.inputs)
+        """The vars that depend on a graph input."""
         self.candidates: dict[VarId, list[int]] = {}
+        """A var that may be a parameter -> the indices of the forward ops that read it or a cast of it."""
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
         """Dtype and shape -> the vars that may be parameters."""
-        for index in sorted(forward) if self.outputs else ():
+        if not self.outputs:  # without gradients there are no parameters
+            return
+        for index in sorted(forward):
             if _is_value_preserving(dataflow.ops[index]):
                 continue
             for parameter in filter(self._may_be_parameter, self._operands(index)):
@@ -146,26 +150,26 @@ class _Evidence:
     def is_likely_gradient(self, output: VarId) -> bool:
         """Return whether an output is very likely the gradient or the new value of a parameter.
 
-        For ``y = MatMul(a, P)``, the gradient ``dP = MatMul(Transpose(a), dy)`` has the dtype and shape of ``P``.
-        It needs ``a`` outside of the forward part, and depends on ``y`` by ``dy``. The same is asked for any other
-        forward op ``f`` in place of MatMul, and an operand ``a`` that depends on a graph input. False for a scalar:
-        many outputs are scalars.
+        The gradient of ``P`` in ``y = MatMul(a, P)`` is ``MatMul(Transpose(a), dy)``. So the output must have the
+        dtype and shape of ``P``, and be computed from ``a``, behind the forward part, and from ``y``, on which
+        ``dy`` depends. Any other forward op may stand in place of MatMul.
         """
-        parameters = self.candidates_of_type(output)
-        if not parameters or elements(self.program.vars[output]) == 1:
+        parameters = self.candidates_of_type(output)  # with its dtype and shape
+        if not parameters or elements(self.program.vars[output]) == 1:  # scalars are common
             return False
         needed_ops = self.dataflow.ancestors((output,))
-        read_outside = {
-            self._uncast.get(var, var)  # ``a``, where a reshape or cast of it is read
+        vars_read_behind_forward = {
+            self._uncast.get(var, var)  # a reshape or cast of a var counts as the var
             for index in needed_ops.difference(self.forward)
             for var in self.dataflow.reads[index]
         }
         for parameter in parameters:
-            for f in self.candidates[parameter]:
-                a = (self._operands(f) - {parameter}) & self._varying
-                depends_on_a = not read_outside.isdisjoint(a)
-                depends_on_result = f in needed_ops  # its producer is no forward op
-                if depends_on_a and depends_on_result:
+            for forward_op in self.candidates[parameter]:  # the forward ops that read it
+                # Of its other operands, constants show nothing: they do not depend on a graph input.
+                operands = (self._operands(forward_op) - {parameter}) & self._varying
+                is_computed_from_operand = not operands.isdisjoint(vars_read_behind_forward)
+                is_computed_from_result = forward_op in needed_ops
+                if is_computed_from_operand and is_computed_from_result:
                     return True
         return False
 
@@ -220,7 +224,7 @@ class _Updates:
         self.sources: dict[VarId, frozenset[VarId]] = {}
         for index, op in enumerate(self._dataflow.ops):
             if index not in self._forward and _is_elementwise_or_optimizer(op):
-                self._add_sources(op, evidence.candidates)
+                self._add_sources(op, evidence.candidates.keys())
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
         """Return the final gradients from which an updated parameter is computed: ``g`` of ``w - lr * g``.

@@ -143,13 +143,13 @@ def _training_phases(
 ) -> Phases:
     """Return the phases of a training graph, given the indices of its forward ops and its final gradients.
 
-    An op in ``forward`` has no entry in ``phase_of``, which means the phase "forward". Any other op has the first of
-    these phases that applies:
+    Other ops have the first of these phases that applies:
 
-    - update: it depends on a final gradient.
-    - backward: a final gradient depends on it, or it reads a backward result, as the norm of a gradient does.
-    - update: it prepares an input of the update (`_mark_inputs_as_update`).
-    - forward, without an entry: it computes running statistics or metrics from the forward part.
+    - update: the op depends on a final gradient.
+    - backward: a final gradient depends on the op, or the op reads a backward result. An example of the latter
+      is the norm of the gradient of an activation.
+    - update: the op prepares an input of the update (`_mark_inputs_as_update`), such as a step count.
+    - forward: the op computes running statistics or metrics from the forward part.
     """
     before_gradients = flow.ancestors(trained.gradients)
     after_gradients = flow.descendants(trained.gradients)
@@ -164,6 +164,7 @@ def _training_phases(
             phases[index] = "backward"
             backward.update(op.outputs)
     _mark_inputs_as_update(flow, forward, phases)  # after all other updates are known
+    # By the outputs of an op. Forward ops are left out: `Phases.phase` is "forward" without an entry.
     phase_of = {
         var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
     }
@@ -209,7 +210,7 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
     - The parameters are those that the names of gradients contain (`_parameter_of`).
     """
     flow = program.dataflow
-    marked_results = (var for index in marked for var in flow.ops[index].outputs)
+    marked_results = (var for index in marked for var in flow.ops[index].outputs if var)
     not_forward = marked | flow.descendants(marked_results)
     loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
     if loss:
@@ -224,9 +225,9 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
         for var in filter(None, flow.ops[index].outputs)
         if var in outputs or _is_read_by_optimizer(flow, var)
     )
-    parameters = (_parameter_of(program, gradient) for gradient in gradients)
-    known_parameters = tuple(parameter for parameter in parameters if parameter is not None)
-    return _training_phases(flow, loss, forward, Trained(known_parameters, gradients))
+    # A gradient whose name contains no parameter adds none: both tuples are lists of their own, not pairs.
+    parameters = tuple(filter(None, (_parameter_of(program, name) for name in gradients)))
+    return _training_phases(flow, loss, forward, Trained(parameters, gradients))
 
 
 def _is_read_by_optimizer(flow: Dataflow, var: VarId) -> bool:
@@ -253,8 +254,8 @@ def _from_records(
 ) -> Phases:
     """Return the phases that the file records, and derived ones for ops without a record.
 
-    An op without a record is forward if the loss depends on it. Otherwise its phase follows from the final
-    gradients (`_training_phases`), which are found in the graph or, if none are, in the records.
+    Phases are derived by `_training_phases` from the forward ops and from the final gradients, that is the
+    gradients that the update reads or the graph returns.
 
     Args:
         program: The model.
@@ -269,10 +270,10 @@ def _from_records(
     )
     not_forward = backward | update
     loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
-    if loss:
+    if loss:  # ops without a record that the loss depends on are forward too
         forward |= flow.ancestors((loss,)) - not_forward
-    trained = find_trained(program, forward)
-    if not trained.gradients:  # none recognized: take those that the recorded phases imply
+    trained = find_trained(program, forward)  # with the final gradients, found in the graph
+    if not trained.gradients:  # none found: backward results that an update reads or the graph returns
         trained = Trained(gradients=_recorded_gradients(program, backward, update))
     derived = _training_phases(flow, loss, forward, trained)
     recorded_phase_of: dict[VarId, Phase] = {
@@ -281,7 +282,7 @@ def _from_records(
         for var in flow.ops[index].outputs
         if var
     }
-    # A recorded phase replaces a derived one. For recorded forward ops, in ``forward``, no other phase was derived.
+    # Recorded phases replace derived ones. Ops in ``forward``, recorded ones among them, have no entry in either.
     return replace(derived, phase_of={**derived.phase_of, **recorded_phase_of})
 
 

@@ -100,11 +100,11 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
 
 
 def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
-    """Return each old and new running statistic -> the oldest one whose bytes it may have (perhaps itself).
+    """Return each old and new running statistic -> the oldest statistic on the same bytes.
 
-    A BatchNormalization may write its new statistics over the old ones. New statistics that are outputs of
-    ``block`` have bytes of their own and are left out. Outputs of a subgraph have bytes of their own too, but
-    are in the result: that only forbids some orders which would be possible.
+    A BatchNormalization may write its new statistics over the old ones. If a first one computes the mean ``m1``
+    from ``m0``, and a second one ``m2`` from ``m1``, all three may have the bytes of ``m0``: the result is
+    ``{m0: m0, m1: m0, m2: m0}``.
     """
     oldest: dict[VarId, VarId] = {}
     for inner in blocks(block):
@@ -115,6 +115,7 @@ def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
                 if new_position >= len(op.outputs):
                     continue
                 new = op.outputs[new_position]
+                # Outputs have bytes of their own. To count those of a subgraph only forbids some possible orders.
                 if new and new not in block.outputs:
                     old = op.inputs[old_position]
                     oldest[old] = oldest[new] = oldest.get(old, old)
