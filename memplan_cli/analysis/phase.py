@@ -272,8 +272,9 @@ def _from_records(
     loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
     if loss:  # ops without a record that the loss depends on are forward too
         forward |= flow.ancestors((loss,)) - not_forward
-    trained = find_trained(program, forward)  # with the final gradients, found in the graph
-    if not trained.gradients:  # none found: backward results that an update reads or the graph returns
+    trained = find_trained(program, forward)
+    # If the graph shows no final gradients, they are the backward results that an update reads or the graph returns.
+    if not trained.gradients:
         trained = Trained(gradients=_recorded_gradients(program, backward, update))
     derived = _training_phases(flow, loss, forward, trained)
     recorded_phase_of: dict[VarId, Phase] = {

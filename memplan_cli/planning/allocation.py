@@ -168,7 +168,8 @@ def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
 
     Args:
         needs: What has to be allocated, and how.
-        level: 0, 1 or 2.
+        level: 0: slots for tensors of one dtype and shape; 1: slots for tensors of one dtype; 2: an
+            arena in which tensors lie at any offset.
         work: The steps that the search for a layout may take in each arena of level 2; with 0
             only fast heuristics run.
     """
@@ -187,11 +188,8 @@ def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[
 
 
 def allocate_apart(needs: Needs, level: int) -> Allocation:
-    """Give each var memory of its own: nothing is reused.
-
-    The live peak is still that of the buffers of ``level``: views share bytes at level 2 (`Needs.storage`).
-    """
-    unshared = needs.storage(0)
+    """Give each var memory of its own: nothing is reused, only the live peak is that of ``level``."""
+    unshared = needs.storage(0)  # at level 0 each var has its own buffer, also a view
     arenas = []
     for unit, unit_buffers in sorted(unshared.buffers_by_unit.items()):
         problem = Problem(unit_buffers)
@@ -199,7 +197,8 @@ def allocate_apart(needs: Needs, level: int) -> Allocation:
         # No bound is searched for where nothing is to be reused.
         arena = Arena(unit, problem, naive(problem), bound=0, slots=slots)
         arenas.append(_require_safe(arena))
-    return _finished_allocation(needs.storage(level), unshared.buffer_of, arenas)
+    storage = needs.storage(level)  # gives the live peak: at level 2 views count once
+    return _finished_allocation(storage, unshared.buffer_of, arenas)
 
 
 def _finished_allocation(
@@ -298,20 +297,19 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
 
 
 def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:
-    """Pack the buffers of one unit, at the largest alignment at which they are no higher than their pool.
+    """Pack the buffers of one unit at the largest alignment at which the layout is no higher than their pool.
 
-    The pool has the slots of level 1, which are not padded by default.
-
-    In a model of a few small tensors, padding each to the default alignment can take more than
-    reuse saves. The alignment is then halved, but not below the widest element: some processors cannot
-    read an element at an address that is not a multiple of its size. An alignment of the settings is kept.
+    The pool of buffers is their memory at level 1: slots, which are not padded by default. Padding to the
+    default alignment can take more than offsets save, in a model of a few small tensors. An alignment of
+    the settings is kept.
     """
     alignment = needs.alignment or DEFAULT_ALIGNMENT
+    # Some processors cannot read an element at an address that is not a multiple of its size.
     min_alignment = needs.alignment or max(map(element_bytes, unaligned.buffers), default=1)
     while alignment > min_alignment:
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
-        # If the lower bound exceeds the slots, so does every layout: the search is left out.
+        # If the lower bound exceeds the pool, so does every layout: the search is left out.
         if needs.is_no_higher_than_pool(unit, bound):
             arena = _search_layout(unit, problem, bound, needs, work)
             if needs.is_no_higher_than_pool(unit, arena.layout.height):
@@ -332,16 +330,16 @@ def _search_layout(unit: str, problem: Problem, bound: int, needs: Needs, work: 
 def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
     """Return a layout, by the portfolio or by the caller's allocator, not checked yet.
 
-    The height of the caller's layout may lack the padding at the top, so it is raised to ``bound``.
-    Its claim to be minimal is replaced by a comparison with the bound. A height that is below the
-    end of a buffer is refused by the check of the layout (`_require_safe`).
+    ``bound`` is the most bytes live at one tick, with sizes rounded up to the alignment.
     """
     if needs.allocator is None:
         return portfolio(
             problem, work=work, time_limit=needs.time_limit, progress=needs.progress
         )
     layout = needs.allocator(problem)
+    # For one buffer of 100 bytes at alignment 64, an allocator may return 100: the bound is 128.
     height = max(layout.height, bound)
+    # The allocator's own claim that its layout is proved minimal is not used.
     return replace(layout, height=height, proved=height == bound)
 
 

@@ -36,7 +36,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     """Yield the programs that may be planned: the expected best first, the file's order next.
 
     A caller stops at the first candidate that is proved to be the best. With recomputation or donated
-    outputs there is one candidate only, in the order for the task's runtime if it has one.
+    outputs there is one candidate only. Candidates above a budget in bytes are left out if any fits it.
 
     Raises:
         SettingsError: an option has no effect without another one, or a name is not in the
@@ -52,7 +52,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
         candidate = in_best_order(task, task.program, task.planned_vars.sizes)
     else:
         candidate = recompute(task)
-    if task.runtime is not None:
+    if task.runtime is not None:  # in the runtime's best order, unless that is refused (None)
         candidate = for_runtime(task, task.runtime, candidate) or candidate
     for within_budget in _within_budget(task, [candidate]):
         yield rewrites.donate(within_budget, task) if settings.donate else within_budget
@@ -61,11 +61,10 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
 def _within_budget(
     task: PlanningTask, candidates_found: Iterable[Candidate]
 ) -> Iterator[Candidate]:
-    """Yield the candidates whose intermediates and outputs fit a budget in bytes (`PlannedVars.resident`).
+    """Yield the candidates whose intermediates and outputs fit the budget of the settings, if that is in bytes.
 
-    If none fits, the task's program without a new order or recomputation is yielded, if that fits: chunking may
-    have brought it under the budget, and a new order, searched for intermediates alone, above it again.
-    Otherwise all candidates are yielded, as without a budget in bytes. There must be a candidate.
+    If none fits, the unchanged program of the task is yielded, provided that it fits; else all candidates.
+    There must be a candidate.
     """
     budget = task.settings.budget
     if not isinstance(budget, int):
@@ -78,12 +77,16 @@ def _within_budget(
 
     found = list(candidates_found)
     fitting = [candidate for candidate in found if fits(candidate)]
-    if not fitting:
-        # The report still has the budget of the search for recomputation. It is met if ``unchanged`` fits.
+    unchanged = Candidate(task.program, task.planned_vars.sizes)
+    if fitting:
+        yield from fitting
+    elif fits(unchanged):
+        # It has chunks that were made for the budget. New orders, searched without outputs, may exceed the budget
+        # again. For the report: the program meets the budget, and no node runs twice.
         recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
-        unchanged = Candidate(task.program, task.planned_vars.sizes, recompute=recompute)
-        fitting = [unchanged] if fits(unchanged) else found
-    yield from fitting
+        yield replace(unchanged, recompute=recompute)
+    else:
+        yield from found
 
 
 def _reject_unused(settings: Settings) -> None:
@@ -118,10 +121,10 @@ def _reject_unused(settings: Settings) -> None:
 
 
 def _orders(task: PlanningTask) -> Iterator[Candidate]:
-    """Yield candidates: the order of the lowest live peak, the file's, and at levels 0 and 1 the schedulers'.
+    """Yield candidates: the order of the lowest live peak, the file's, and at levels 0 and 1 those of schedulers.
 
-    For a runtime, only the order that needs least there is yielded, unless the settings fix the order or
-    that one costs the plan too much (`for_runtime`).
+    For a runtime, the only candidate is the one in the runtime's best order. If `for_runtime` refuses that
+    order, the candidates are the same as without a runtime.
     """
     program, settings, sizes = task.program, task.settings, task.planned_vars.sizes
     ordering = _search_order(task, program, sizes)
@@ -135,7 +138,7 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
     yield best
     if best.program is not program:  # the order changed
         yield _reordered(task, best, FILE, program)
-    # Without peaks the file's order is kept, or sizes are symbolic and orders cannot be compared.
+    # An ordering has no peaks if no other order was searched: the settings forbid it, or sizes are symbolic.
     has_peaks = bool(ordering.peaks)
     # Levels 0 and 1 divide the memory into slots, each of which one tensor at a time takes as a whole. An
     # order with a higher live peak may need fewer slots. Level 2 places single bytes.
@@ -189,11 +192,11 @@ def _search_order(
 
 
 def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) -> Candidate:
-    """Return an order with a lower resident peak, or ``best`` if none is found.
+    """Return a candidate whose graph outputs are computed later, or ``best`` if that saves too little.
 
-    The resident peak counts outputs, which stay allocated from their producer to the end of the run:
-    producing them late lowers it. ``best`` is the candidate in ``ordering``, the order of the lowest live
-    peak found. The new order may have a slightly higher live peak, unless ``ordering`` is proved optimal.
+    Outputs are allocated until the end of the run. The later they are computed, the lower is the *resident
+    peak*, that is the live peak of intermediates and outputs together. ``best`` is the candidate in ``ordering``,
+    the order in which intermediates alone have the lowest live peak; `fewer_resident` limits the rise of that peak.
     """
     settings = task.settings
     planned_vars = replace(task.planned_vars, sizes=best.sizes)
@@ -210,22 +213,21 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
     if late is None:
         return best
     resident = planned_vars.resident.live_peak(late)
+    # The other fields stay: none depends on the order of the candidate.
     return replace(best, program=late, order="resident", resident=resident)
 
 
 def for_runtime(
     task: PlanningTask, runtime: Runtime, candidate: Candidate
 ) -> Candidate | None:
-    """Return the candidate in the order for which a runtime needs least; None: the candidate is not changed.
+    """Return the candidate in the order for which a runtime needs least; None: its order should stay.
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
     live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
-    order with the lowest runtime peak is taken. Compared with the file's order, it may raise the plan's peak
-    by at most the bytes that the search saves of the runtime's peak.
-
-    With recomputation the order of the candidate is part of the rewrite, and stays.
+    order with the lowest runtime peak is taken, unless the plan loses more bytes than the runtime saves.
     """
     settings, program = task.settings, task.program
+    # With recomputation the order of the candidate is part of the rewrite.
     if settings.recompute != "none" or settings.order == "keep":
         return None
     sizes = {**task.planned_vars.sizes, **result_sizes(program)}  # with the graph's outputs
@@ -235,17 +237,21 @@ def for_runtime(
     runtime_peaks = [
         live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in orders
     ]
-    best = orders[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
-    peaks_without_search = runtime_peaks[1:]
-    saved_in_runtime = min(peaks_without_search) - min(runtime_peaks)
+    lowest_runtime_peak = min(runtime_peaks)
+    best = orders[runtime_peaks.index(lowest_runtime_peak)]  # of equal ones the first
+    _, *peaks_without_search = runtime_peaks
+    saved_in_runtime = min(peaks_without_search) - lowest_runtime_peak
+    # The plan's loss is counted from the file's order, with which users compare a plan.
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
     if plan_peak - plan_peak_in_file > saved_in_runtime:
         return None
-    # Another order that suits the runtime's arena may raise the plan's peak to the higher of these two.
+    # The runtime's arena may have gaps, and fewer of them in an order that is slightly different. This order is
+    # limited by the plan's peak too.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
     for_arena = runtime.order_for_arena(
         best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak
     )
+    # Peaks of the plan, by the name of the order.
     peaks = {**candidate.peaks, "runtime": plan_peak_of(for_arena)}
     return replace(candidate, program=for_arena, order="runtime", peaks=peaks)
 

@@ -110,8 +110,8 @@ def choose(
     """Return the candidates that were evaluated, by rising cost.
 
     Evaluation ends when the order of the file is evaluated and the best candidate is proved to need least
-    of all orders. Only the best candidate and the order of the file are returned at levels 0 and 1, and also
-    at level 2 with an allocator or a time limit.
+    of all orders. At level 2, without an allocator and a time limit, all evaluated candidates are returned;
+    else only the best one and the order of the file.
 
     The settings give the level, the alignment and the time limit of each search; ``pinned`` are
     the vars with storage of their own, and why. The allocator packs the arenas of level 2 in
@@ -123,7 +123,7 @@ def choose(
     allocation_work = 0 if has_fast_pass else DEFAULT_WORK  # with 0, fast heuristics alone
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate. In the fast pass, `allocation_work` is 0: no layout is searched yet."""
+        """Allocate a candidate; if there is a fast pass, without a search for layouts, which follows it."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
