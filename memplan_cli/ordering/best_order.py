@@ -64,12 +64,11 @@ def best_order(
 ) -> Ordering:
     """Return the order of a program's ops with the least `live_peak` that is found.
 
-    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So a
-    program with subgraphs is also measured in the orders of `SCHEDULERS`. The file's order stays if it needs
-    no more than the best one. While orders are compared, each symbol in a size has a sample value.
+    The file's order stays if no other has a lower peak. If sizes have symbols, peaks are compared with a sample
+    number in place of every symbol.
 
     Args:
-        program: The ops in the file's order, which wins all ties.
+        program: The ops in the file's order.
         sizes: Sizes of the planned variables; others count no bytes.
         pinned: Variables that keep storage of their own for the whole run.
         aliasing: The rules by which variables share bytes.
@@ -85,21 +84,22 @@ def best_order(
     )
     searched = replace(program, body=main_block.block)
     if any(op.bodies for op in program.body.ops):
+        # The search may count too many bytes for ops with subgraphs (`chosen_step_bytes`). So its peaks are not
+        # used: its program and those of the schedulers, which may be better, are measured.
         programs = {
             "searched": searched,
             **dict(_scheduled_programs(program, facts, SCHEDULERS)),
         }
         peaks = {name: meter.peak(other) for name, other in programs.items()}
-        method = min(programs, key=peaks.__getitem__)  # the searched one first
-        # New orders inside subgraphs can change bits of results. So those of the file are put back if this
-        # costs no bytes. `_confirmed_or_file` measures the program that results.
+        method = min(programs, key=peaks.__getitem__)  # of equal ones "searched", the first
+        # New orders inside subgraphs can change bits of results, so they are undone if this costs no bytes.
         chosen = _with_unchanged_subgraphs(program, programs[method], meter)
         found = _Choice(method, chosen, {"file": meter.peak(program), **peaks})
     else:
         found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
     best = _confirmed_or_file(found, program, meter)
-    # The bound counts too few bytes for subgraphs, never too many, so a peak equal to it is the least. Peaks
-    # and bounds hold for one value of the symbols only: with symbols, none is returned.
+    # The bound does not come from the peaks of the search: ops with subgraphs count with their least bytes, so no
+    # order is below it. Peaks and bounds hold for one value of the symbols: with symbols, none is returned.
     bound = None if meter.is_symbolic else main_block.memory.bound
     return Ordering(
         best.program,
@@ -130,18 +130,17 @@ class _Choice(NamedTuple):
 
 
 def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
-    """Return a found order if its measured peak is lower than that of the file's order; else the latter.
+    """Return the found order if its peak, measured again, is lower than that of the file's order; else the file's.
 
-    With symbols, the peak of the found order must also be as low or lower for each other sample value.
+    ``program`` has the file's order. If sizes have symbols, peaks are measured with a number in place of every
+    symbol, and the found order must not have the higher peak with any of the other numbers (`_OTHER_SAMPLES`).
     """
     if found.method == "file":
-        return found._replace(program=program)
+        return _Choice("file", program, found.peaks)
     found_peak = meter.peak(found.program)
     peaks = {**found.peaks, found.method: found_peak}
-    is_lower = found_peak < peaks["file"]
-    if is_lower and all(
-        sampled.peak(found.program) <= sampled.peak(program)
-        for sampled in meter.for_other_samples()
+    if found_peak < peaks["file"] and all(
+        other.peak(found.program) <= other.peak(program) for other in meter.for_other_samples()
     ):
         return found._replace(peaks=peaks)
     return _Choice("file", program, peaks)
@@ -284,7 +283,7 @@ def _order_nested(
         bound = search.bound
     else:  # the bound of the search holds for the chosen orders of the subgraphs only
         least_graph = task_graph(block, facts, least_bytes)
-        bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
+        bound = _bound_with_subgraphs(least_graph, body_bounds, cut_order=search.order)
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
         peak=search.peak,
@@ -296,16 +295,16 @@ def _order_nested(
 
 
 def _bound_with_subgraphs(
-    graph: TaskGraph, body_bounds: Sequence[int], tried_order: Order
+    graph: TaskGraph, body_bounds: Sequence[int], cut_order: Order
 ) -> int:
     """Return a lower bound on the peak of a block over all orders of its ops and of its subgraphs.
 
     Args:
         graph: The block. For ops with subgraphs, its step bytes are lower bounds (`least_step_bytes`).
         body_bounds: For each subgraph, a lower bound on the peak of its own variables.
-        tried_order: An order of the block's ops. Bounds by cuts are computed at its fullest steps only, but
-            hold for every order.
+        cut_order: Only chooses the ops at which cuts are made. Each cut bounds the peaks of all orders.
     """
-    # While a subgraph has its peak, the bytes that are live at every step of the block are live too.
+    bound_of_ops = cut_bound(graph, cut_order)
+    # At the peak of a subgraph, the tensors of the block that no op accesses are live too.
     bound_of_bodies = graph.always_live_bytes() + max(body_bounds)
-    return max(cut_bound(graph, tried_order), bound_of_bodies)
+    return max(bound_of_ops, bound_of_bodies)

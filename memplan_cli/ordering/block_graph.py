@@ -74,10 +74,9 @@ def storage_facts(
 ) -> StorageFacts:
     """Return the facts about the storage of a program's planned variables that hold in every order.
 
-    Of the variables that share bytes, only views do so in every order. Which input dies at an op, so that a
-    result may be written over it, depends on the order.
-
-    ``numbers`` has the bytes of each planned variable, with numbers in place of symbols.
+    Only views share bytes in every order: whether an input dies at an op, so that a result may be written over
+    it, depends on the order. ``numbers`` are the bytes to count for each planned variable. The sizes in
+    ``planned_vars``, which may have symbols, only decide which variables may share bytes.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
@@ -86,8 +85,8 @@ def storage_facts(
     may_be_views = {
         var: size for var, size in sizes.items() if var not in pinned and var not in results
     }
-    # ``branches=()``: a result of a branch counts in the graph of the branch, and the If's output in that of
-    # the outer block, although they may share bytes. So the search may count too many bytes for an If.
+    # ``branches=()``: the result of a branch and the If's output count twice, although they may share bytes. So
+    # the search for an order may see too high a peak of an If. `best_order` measures its peak again.
     only_views = Aliasing(aliasing.views, in_place={}, branches=())
     # Whether a variable is a view does not depend on live ranges, so all get the same one.
     any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))
@@ -106,9 +105,9 @@ def storage_facts(
 def task_graph(
     block: Block, facts: StorageFacts, control_flow_bytes: Mapping[OpIndex, int]
 ) -> TaskGraph:
-    """Return the ops and tensors of a block as numbers, with the bytes of tensors and steps.
+    """Return a block's ops and tensors as numbers, with the bytes of each tensor and of each op's step.
 
-    Ops have the numbers of their order in the block, and tensors those of `_TensorNumbering`.
+    The bytes of a step are those that become live when the op runs. Ops are numbered as in the block.
 
     Args:
         block: The main graph of a program, or a subgraph.
@@ -129,7 +128,7 @@ def task_graph(
             access_counts[tensor] += 1
     step_bytes = [sum([size[t] for t in defined]) for defined in numbering.defines]
     for index, total in control_flow_bytes.items():
-        step_bytes[index] = total
+        step_bytes[index] = total  # the op's outputs, and what runs inside
     preds = predecessors(block)
     in_place_inputs = tuple([numbering.in_place_inputs(op, results) for op in block.ops])
     return TaskGraph(
@@ -138,6 +137,7 @@ def task_graph(
         defines=tuple(numbering.defines),
         accesses=accesses,
         in_place_inputs=in_place_inputs,
+        # An op that writes its first output over an input saves the bytes of the output.
         in_place_bytes=tuple(
             facts.counted_bytes[op.outputs[0]] if inputs else 0
             for op, inputs in zip(block.ops, in_place_inputs, strict=True)
@@ -160,14 +160,11 @@ def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
 def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return the bytes that an op's step needs with the chosen orders of its subgraphs; too many for some Ifs.
 
-    A plan has ticks for both branches of an If, one after the other, although only one of them runs. So the
-    subgraphs count as if they ran in turn, with the results of each live until the op ends. Take branches
-    with peaks of 5 and 4 bytes, results of 3 and 2, and an output of 3. At the peak of the second branch,
-    3 + 4 bytes are live, and when the output is written, 3 + 2 + 3. So the step needs 8.
-
-    The number is too high for an If whose results share the bytes of its output, by up to the results of all
-    branches, and if an outer variable dies in a branch, as it is counted until the op ends.
+    In a plan, the branches of an If run one after the other, and the results of each stay live until the op
+    ends. For example, branches with peaks of 5 and 4 bytes and results of 3 and 2 bytes, and an output of 3
+    bytes, need max(5, 3 + 4, 3 + 2 + 3) bytes. Outer variables that the subgraphs read are not counted here.
     """
+    # The inputs that a subgraph declares. Only those of Loop and Scan do.
     inputs = sum(body.inputs for body in bodies)
     outputs = sum(map(facts.own_bytes, op.outputs))
     results_so_far, peak_of_bodies = 0, 0
@@ -177,7 +174,8 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
     if op.repeats:
         # The outputs of a Loop or Scan grow while its subgraph runs, so they count beside it.
         return inputs + peak_of_bodies + outputs
-    # The outputs of an If are written at its last tick, while the results of all branches are live.
+    # The outputs of an If are written at its last tick, while the results of all branches are live. A result
+    # that shares the bytes of an output counts twice here.
     return inputs + max(peak_of_bodies, results_so_far + outputs)
 
 

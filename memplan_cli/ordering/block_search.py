@@ -194,12 +194,14 @@ class _ClusterSearch:
                 waiting.append(replace(parameters, limit=limit))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Raise the lower bound of the peak over all orders, by minimum cuts.
+        """Raise the lower bound on the peak of all orders by minimum cuts, until it equals the best peak.
 
-        Cuts are made at promising clusters and, in small graphs, at pairs of clusters, until the bound
-        equals the best peak (`BoundSearch`).
+        A cut at a cluster, a group of ops that run one directly after the other, bounds the bytes live at its
+        step in every order. Cuts are made at the clusters with most live bytes in the best order, and in small
+        graphs at pairs of clusters.
         """
         best, order = self._best, self._best.cluster_order
+        # Each op of this graph is a cluster.
         bounds = BoundSearch(self._contracted.graph, best.bound)
         bounds.try_promising_ops(
             order, best.peak, budget.part(budget.remaining // _CUTS_DIVISOR)

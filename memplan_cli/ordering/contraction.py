@@ -168,11 +168,9 @@ class _Clusters:
 
         A cluster that frees at least as much as it defines runs just after its only predecessor ``first``, if
         its step needs no more bytes than that of ``first``. So it raises neither the peak nor the live bytes.
-
-        For example, the step of ``first`` needs 12 bytes, and 8 of them, a tensor that only the cluster
-        reads, stay live. The cluster, which defines 2 bytes, needs 8 + 2 bytes and leaves 2.
         """
         former_count = len(self.clusters)
+        # A fusion removes the cluster of the present turn only, and updates the others in place.
         for cluster_id, cluster in list(self.clusters.items()):
             if len(cluster.preds) != 1:
                 continue
@@ -182,12 +180,12 @@ class _Clusters:
             freed = self._tensors_of_pair(cluster_id, first_id)
             if cluster.defined_bytes > self._bytes_of(freed):
                 continue
-            # The live bytes at both steps, beyond those before ``first``. What ``first`` frees is not
-            # subtracted: ``during_cluster`` is an overestimate, which is safe.
-            during_first = first.step_bytes
-            during_cluster = first.defined_bytes + cluster.step_bytes
-            if cluster.in_place_inputs & freed:
-                during_cluster -= cluster.in_place_bytes  # it always writes over one
+            # The live bytes at both steps, beyond those before ``first``. For example, ``first`` needs 12 bytes
+            # and leaves a tensor of 8; the cluster adds 2. Inputs that ``first`` frees count as live at both.
+            during_first = first.step_bytes  # 12
+            during_cluster = first.defined_bytes + cluster.step_bytes  # 8 + 2
+            if cluster.in_place_inputs & freed:  # so the cluster always writes over an input
+                during_cluster -= cluster.in_place_bytes
             if during_cluster <= during_first:
                 self._fuse(Fusion(cluster_id, first_id, "early"), step_bytes=during_first)
         return former_count - len(self.clusters)
@@ -208,22 +206,20 @@ class _Clusters:
         }
 
     def _fuse(self, fusion: Fusion, step_bytes: int) -> None:
-        """Add the cluster ``fusion.node`` to ``fusion.into``, and remove it.
+        """Add the cluster ``fusion.node`` to ``fusion.into``, and remove ``fusion.node``.
 
-        Changes the clusters, their edges, and the users of tensors. ``step_bytes`` is the larger number of
-        live bytes at the two steps, beyond those before them.
+        Changes the clusters, their edges, and the users of tensors. ``step_bytes`` are the most bytes that are
+        live in the fused cluster beyond those live before it.
         """
         removed_id, kept_id = fusion.node, fusion.into
         private = self._tensors_of_pair(removed_id, kept_id)
         removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 
-        if fusion.rule == "late":
+        if fusion.rule == "late":  # ``removed`` runs first; ``kept`` has no in-place inputs
             kept.ops[:0] = removed.ops
-        else:
+        else:  # ``kept`` runs first: it cannot write over inputs that ``removed`` reads later
             kept.ops += removed.ops
-        # Under the late rule ``kept`` has no in-place inputs (`fuse_late`). Under the early rule it runs first:
-        # it cannot write over inputs that ``removed`` reads later. Over any other it saves the same bytes.
-        kept.in_place_inputs -= removed.accesses
+            kept.in_place_inputs -= removed.accesses
         kept.step_bytes = step_bytes
 
         for tensor in removed.accesses:
@@ -249,18 +245,21 @@ class _Clusters:
         self.fusions.append(fusion)
 
     def contracted(self) -> ContractedGraph:
-        """Return the clusters as a graph, numbered topologically and else as in the file."""
+        """Return a graph whose ops are the clusters, in the topological order nearest to the file's.
+
+        Clusters get new numbers from 0 on; tensors keep theirs.
+        """
         ids = self._topological_ids()
         clusters = [self.clusters[cluster_id] for cluster_id in ids]
-        index = {cluster_id: index for index, cluster_id in enumerate(ids)}
+        number_of = {cluster_id: number for number, cluster_id in enumerate(ids)}
         graph = self.graph
 
-        def indices(neighbors: set[ClusterId]) -> tuple[int, ...]:
-            return tuple(sorted([index[cluster_id] for cluster_id in neighbors]))
+        def numbers(cluster_ids: set[ClusterId]) -> tuple[int, ...]:
+            return tuple(sorted([number_of[cluster_id] for cluster_id in cluster_ids]))
 
         contracted = TaskGraph(
-            preds=tuple([indices(cluster.preds) for cluster in clusters]),
-            succs=tuple([indices(cluster.succs) for cluster in clusters]),
+            preds=tuple([numbers(cluster.preds) for cluster in clusters]),
+            succs=tuple([numbers(cluster.succs) for cluster in clusters]),
             defines=tuple([tuple(sorted(cluster.defines)) for cluster in clusters]),
             accesses=tuple([tuple(sorted(cluster.accesses)) for cluster in clusters]),
             in_place_inputs=tuple([tuple(sorted(c.in_place_inputs)) for c in clusters]),

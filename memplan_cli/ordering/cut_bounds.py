@@ -217,13 +217,11 @@ class CutBounds:
         overwritten: TensorIndex | None,
         max_edges: int,
     ) -> CutAtOp:
-        """Return a lower bound of the live bytes at an op's step, from a minimum cut.
+        """Return a lower bound on the live bytes at an op's step, from a minimum cut.
 
-        The bound holds for all orders in which the op writes its output over no input. If ``overwritten`` is
-        not None, it also holds for those in which the op writes over that tensor.
-
-        ``sides`` say which ops run before the op in these orders (`_sides_of`). If more than ``max_edges``
-        edges would be examined, the bound may be lower than the cut.
+        With ``overwritten`` None, the bound holds for all orders in which the op writes its output over no
+        input; with a tensor, also for those in which the output is written over this tensor. ``sides`` say
+        which ops run before the op in these orders. After ``max_edges`` edges, the bound so far is returned.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
@@ -231,15 +229,18 @@ class CutBounds:
             network.add_tensor(tensor)
         step_bytes = graph.step_bytes[op]
         if overwritten is not None:
-            # The step counts as if the op wrote over the tensor, which saves bytes. But the op saves none in
-            # orders in which another reader of the tensor runs later. So one more tensor of that many bytes
-            # is added: it is live in just these orders, from the start until the other readers have run.
+            # The op saves bytes if all other readers of the overwritten tensor run before it. So the bytes are
+            # subtracted from the step, and added again as a tensor that is live until these readers have run.
             saved_bytes = graph.in_place_bytes[op]
             step_bytes -= saved_bytes
-            other_readers = [reader for reader in self._readers[overwritten] if reader != op]
-            network.add_tensor(
-                _Tensor(overwritten, None, other_readers, saved_bytes, is_result=False)
+            unsaved = _Tensor(
+                number=overwritten,
+                definer=None,  # live from the start
+                readers=[reader for reader in self._readers[overwritten] if reader != op],
+                size=saved_bytes,
+                is_result=False,
             )
+            network.add_tensor(unsaved)
         needed_in_every_cut = self._always_live + step_bytes + network.certain_bytes
         # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
@@ -305,33 +306,33 @@ class _CutNetwork:
             self.certain_bytes += size
         elif is_always_read_later:  # so it is live if the definer runs before the op
             edge = self.flow_network.edge(definer_node, SINK, size)
-            # A certificate assigns the bytes to a reader that is not before the op: the op stands for any.
+            # A certificate names a reader for each edge of a tensor: here the op stands for the later reader.
             self._tensor_edges[edge] = tensor.number, self._op
         elif _Side.OPEN in sides_of_readers:
             self._add_edges_to_open_readers(definer_node, tensor)
         # Else all readers run before the op, and the tensor is dead.
 
     def _add_edges_to_open_readers(self, definer_node: int, tensor: _Tensor) -> None:
-        """Add a tensor's bytes to each cut with its definer on the source's side and a reader on the other.
+        """Add a tensor's bytes to each cut with its definer before the op and one or more readers not before it.
 
-        The source's side has the ops that run before the op of the cut. Only readers whose side is open get
-        edges: all other readers run before the op.
+        Each reader is before the op in all cuts, or open: before it in some cuts. (`add_tensor` adds the
+        tensors with a reader that never is before the op.)
         """
-        # The gate is a node between the definer and the readers. It can be on the side of the source only if
-        # all readers are, as the edges to them are infinite. Else the edge to the gate is cut, once.
+        # A gate between definer and readers makes a cut cost the bytes once, however many readers it cuts off:
+        # the infinite edges put the gate on the side of these readers.
         gate = self.flow_network.node()
         self.flow_network.edge(definer_node, gate, tensor.size)
         for reader in tensor.readers:
-            if self._sides[reader] is _Side.OPEN:
+            if self._sides[reader] is _Side.OPEN:  # else it runs before the op in all cuts
                 edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
                 self._tensor_edges[edge] = tensor.number, reader
 
     def dual(self, overwritten: TensorIndex | None) -> Dual:
         """Return the flow in the form in which a certificate states it, without edges that have no flow.
 
-        Each `Share` of the result has the bytes that flow from a tensor to one of its readers. Each `Hold` has
-        those that flow from an op to its predecessor. ``overwritten``, the tensor that the op of the cut is
-        assumed to write over, is stated too, as the bound depends on it; None if there is none.
+        A `Share` has the bytes that flow through the edge from a tensor to one of its readers, and a `Hold`
+        those through the edge from a dependent op to its predecessor. ``overwritten`` is the tensor that the
+        op of the cut is assumed to write over, or None: the bound depends on it.
         """
         shares = [
             Share(tensor, reader, self._flow_through(edge))

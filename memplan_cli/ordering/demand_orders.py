@@ -83,11 +83,12 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     """
     state = _SweepState(graph, parameters)
     file_order = state.in_direction(range(graph.size))
-    state.run_free_groups(op for op in file_order if not state.is_blocked(op))
+    sources = [op for op in file_order if not state.is_blocked(op)]
+    state.run_free_groups(sources)
     for op in state.in_direction(parameters.chain):
         state.demand(op)
     for op in file_order:
-        state.demand(op)
+        state.demand(op)  # which does nothing if the op has run
     is_forward = parameters.direction is Direction.FORWARD
     return state.order if is_forward else state.order[::-1]
 
@@ -105,10 +106,8 @@ class _SweepState:
         _awaited: for each op, the ops that it waits for.
         _blocker_count: for each op, how many of the ops that it waits for have not run.
         _live_bytes: bytes live between the ops that have run and the others.
-        _users_before_last: for each tensor, how many of its users the sweep runs before the one that is the
-            last user in the order. It falls by 1 with each user that runs. At 0, the next user to run is
-            the last user: forward that frees the tensor, backward that makes it live. A result of the block
-            has no last user, so no op meets a 0.
+        _users_before_last: for each tensor, how many of its users will still run before the one that is the
+            last user in the order. Negative if the last user has run.
         _users: for each tensor, the ops that access it.
     """
 
@@ -116,15 +115,17 @@ class _SweepState:
         """Start a sweep in which no op has run."""
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
+        # ``_users_before_last`` counts down with each user of a tensor that runs. At 0, the next user is the last
+        # one in the order: forward it frees the tensor, backward it makes the tensor live.
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes
-            # All users but one run before the last. A result counts one more access, after all ops.
+            # A result has one access more, by the caller of the block. So no op finds a 0.
             self._users_before_last = [accesses - 1 for accesses in graph.access_counts]
         else:
             self._waiting, self._awaited = graph.preds, graph.succs
             self._live_bytes = graph.final_bytes()
-            # The last user in the order runs first, so 0 users before it. A result is live already: -1.
+            # The sweep begins with the last user. A result is live already: with -1, no op finds a 0.
             self._users_before_last = [-1 if is_result else 0 for is_result in graph.is_result]
         self.order: Order = []
         self._has_run = [False] * graph.size
@@ -183,14 +184,13 @@ class _SweepState:
     def _run_group(self, first: OpIndex) -> list[OpIndex]:
         """Run a free group that begins with an op, and return its ops; empty if none is found.
 
-        A group is free if at most `Sweep.slack` more bytes are live after it than before. Ops run one by one
-        until that is so: after ``first``, always the op that adds fewest live bytes (or frees most) of those
-        that wait for no op outside the group. All are undone if no such op is left, the next one exceeds
-        the limit of live bytes, or the group takes too many ops or comparisons.
+        A group is free if at most `Sweep.slack` more bytes are live after it than before. The group grows until
+        it is free, each time by the ready op that adds the fewest live bytes. If no op is ready, or the group
+        reaches a limit of bytes, ops or comparisons, all of its runs are undone.
         """
         live_before = self._live_bytes
         group: list[OpIndex] = []
-        ready = [first]
+        ready = [first]  # later the ops that waited for ops of the group alone
         comparisons = 0
         while ready and len(group) < _LARGEST_GROUP and comparisons < _MAX_COMPARISONS:
             comparisons += len(ready)
@@ -228,9 +228,10 @@ class _SweepState:
 
     def _run(self, op: OpIndex) -> list[OpIndex]:
         """Run an op as the next of the sweep, and return the ops that waited for it alone."""
-        self._live_bytes += self._added_bytes(op)  # before its accesses are counted
+        # First, because `_added_bytes` needs the users that were left before this run.
+        self._live_bytes += self._added_bytes(op)
         for tensor in self._graph.accesses[op]:
-            self._users_before_last[tensor] -= 1
+            self._users_before_last[tensor] -= 1  # at 0 the next user is the last in the order
         self.order.append(op)
         self._has_run[op] = True
         ready = []
@@ -254,20 +255,18 @@ class _SweepState:
     def _group_starts_after(self, ops: Iterable[OpIndex]) -> list[OpIndex]:
         """Return the ops that may begin a free group now that ``ops`` have run.
 
-        A free group leaves no more bytes live than before it. The ops returned can run now, and had to wait
-        for one of ``ops`` or may add fewer live bytes than before. An op may do so if it shares a tensor
-        with one of ``ops``, and only at certain places before or after the tensor's last user. Other users
-        are left out: there may be many of them, and the time would not be linear.
+        A group is free if at most `Sweep.slack` more bytes are live after it than before. The result has the
+        ops that had to wait for one of ``ops``, and those that add fewer live bytes since ``ops`` have run.
         """
-        # Users of a tensor that may now begin a group, by the number of users that run before the last user.
-        # Forward: at 0, the only user left frees the tensor; at 1, the two that are left may do so in one
-        # group. Backward: at -1 the last user has just made the tensor live, so other users do not.
-        telling_numbers = (0, 1) if self._is_forward else (-1,)
+        # The users of an accessed tensor add fewer bytes if, forward, only one is left, which frees the tensor, or
+        # two, which free it in one group; and if, backward, the first one has just made the tensor live.
+        users_before_last = (0, 1) if self._is_forward else (-1,)
         starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                if self._users_before_last[tensor] in telling_numbers:
+                # Only then, because a tensor may have many users, and the time shall be linear.
+                if self._users_before_last[tensor] in users_before_last:
                     starts += self._users[tensor]
         return [
             op

@@ -72,7 +72,7 @@ class StateSpace:
         _work_per_move: one step, and another for every 256 bits of the masks that a move copies.
         _bit: the mask of the op alone.
         _preds: the ops that it waits for.
-        _all: the bits of all ops, and the bit ``size`` of the user of the results, which never runs.
+        _all: the bits of all ops, and of the caller of the block.
         _accesses: the users and the bytes of each tensor that it accesses.
         _in_place_users: the users of each tensor that it may write over.
     """
@@ -89,6 +89,7 @@ class StateSpace:
         self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
+        # One bit more: bit ``size`` stands for the caller of the block, which uses the results and never runs.
         self._all = (1 << (size + 1)) - 1
         users = _user_masks(graph)
         self._accesses = [
@@ -176,8 +177,8 @@ class StateSpace:
 def _user_masks(graph: TaskGraph) -> list[int]:
     """Return for each tensor the mask of the ops that access it.
 
-    The results of the block are never freed. So each has one user more, which stands for the caller of the
-    block: the bit after the last op. This user never runs, so no op is the last to use a result.
+    A result of the block has one more user: the bit after the last op, which stands for the caller of the
+    block and never runs. So no op is the last user of a result, and none frees it.
     """
     caller = 1 << graph.size
     users = [caller if is_result else 0 for is_result in graph.is_result]
@@ -242,21 +243,20 @@ def best_first(graph: TaskGraph, bound: int, limit: int, budget: WorkBudget) -> 
 
 
 def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | None:
-    """Return the moves of all states that can be reached with a peak below ``bound``.
+    """Return the moves of all states that can be reached with a peak below ``bound``, if these prove the bound.
 
-    This is the witness that no order has a peak below ``bound``: in none of the states all ops have run. A
-    move has the op that is chosen, the free ops that run at once after it, and the index of the state that
-    it leads to, always a later one. The first entry is the move to the initial state, of free ops alone.
-    Each other entry holds the moves of one state.
+    A state is a set of ops that have run. If none of these states has run all ops, no order has a peak below
+    ``bound``. The result is None if an order has, or the search exceeds `MOST_STATES` or `MOST_ENTRIES`.
 
-    Returns None if an order has a peak below the bound, if the search exceeds `MOST_STATES` or
-    `MOST_ENTRIES`, or if the bytes live before the first op already reach the bound. (Then there is
-    no state to list, and cuts show the bound.)
+    Returns:
+        A row for each state with its moves, after a first row with the move to the initial state. A move has
+        the op that is chosen, the free ops that run at once after it, and the later row that it leads to.
     """
     space = StateSpace(graph)
-    # Peaks below the bound need not be told apart: all states get the highest of them.
+    # The lowest peaks need not be found: all states get the highest peak below the bound, so that a set of ops
+    # is one state, however it is reached.
     first = space.initial_state(lowest_peak=bound - 1)
-    if first.peak >= bound:
+    if first.peak >= bound:  # by the bytes live before the first op: no state to list
         return None
     # Until all states are known, moves name a state by the mask of its remaining ops.
     moves_of: dict[int, list[Move]] = {first.remaining: []}

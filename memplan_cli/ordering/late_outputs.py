@@ -23,25 +23,22 @@ _LEAST_GAIN_DIVISOR = 64
 """An order must save at least the resident bytes divided by this."""
 
 _PEAK_RISE_DIVISOR = 2048
-"""A live peak that is not proved may rise by itself divided by this. Such a peak is not exact in any
-case, and for a rise so small an order may save much more."""
+"""A live peak that is not proved may rise by itself divided by this: an order may save much more."""
 
 
 def fewer_resident(ordering: Ordering, planned_vars: PlannedVars) -> Program | None:
     """Return the program in an order with fewer resident bytes; None if none is found that saves enough.
 
     Resident bytes are the live peak if graph outputs count too, each from its producer to the end.
-    ``ordering`` is the order of the lowest live peak. The new order has no higher live peak if that is
-    proved to be the lowest; else a very small rise is allowed. All sizes are numbers.
+    ``ordering`` has the lowest live peak that was found. All sizes are numbers.
     """
     peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
     live, resident = peak_of(ordering.program), resident_of(ordering.program)
-    # First without a search: hardly any order has fewer resident bytes than the live peak, to which outputs
-    # only add, or than all outputs, which are live at the end. If so few would save too little, give up.
+    # A lower bound in nearly all cases: outputs only add to the live peak, and all are live at the end.
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
-    fewest_resident = max(live, output_bytes)
-    if not _is_worthwhile(resident, fewest_resident):
-        return None
+    least_resident = max(live, output_bytes)
+    if not _is_worthwhile(resident, least_resident):
+        return None  # without a search
     late = best_order(
         ordering.program,
         planned_vars.resident.sizes,
@@ -49,6 +46,7 @@ def fewer_resident(ordering: Ordering, planned_vars: PlannedVars) -> Program | N
         aliasing=planned_vars.resident.aliasing,
         work=min(MAX_WORK, WORK_PER_OP * len(ordering.program.body.ops)),
     ).program
+    # A live peak that is not proved to be the lowest is not exact, so it may rise a little.
     max_live = live if ordering.proved else live + live // _PEAK_RISE_DIVISOR
     if peak_of(late) <= max_live and _is_worthwhile(resident, resident_of(late)):
         return late

@@ -19,16 +19,10 @@ therefore holds for the whole graph alone, not in addition to the op's step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.core.results.certificate import (
-    NOT_CHECKABLE,
-    BlockProof,
-    Cut,
-    Dual,
-    OrderProof,
-)
+from memplan_cli.core.results.certificate import NOT_CHECKABLE, BlockProof, Cut, OrderProof
 from memplan_cli.ordering.block_graph import (
     SubgraphMemory,
     least_step_bytes,
@@ -118,14 +112,15 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
 def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
     """Return the proof by search that no order has a peak below ``bound``.
 
-    It lists every state, a set of clusters that have run, that is reachable below the bound, with its moves
-    to other states. In none of them all clusters have run. A move runs a cluster (``nodes``), and then those
-    that raise neither the live bytes nor the peak (``free``). It has the ids of clusters, not their indices in
-    the contracted graph. The method is NOT_CHECKABLE if there are too many states.
+    The proof lists all states (sets of clusters that have run) that are reachable below the bound, with the
+    moves between them. No listed state has run all clusters, so no order stays below the bound. The method
+    is NOT_CHECKABLE if there are too many states.
     """
     states, ids = states_below(contracted.graph, bound), contracted.ids
     if states is None:
         return OrderProof(bound, NOT_CHECKABLE, why=_TOO_LONG)
+    # A certificate names clusters by id, not by their number in the contracted graph. The clusters of a move are
+    # the one that it runs (``nodes``) and those that run at once after that one (``free``).
     states_with_ids = tuple(
         tuple(
             move._replace(
@@ -142,8 +137,7 @@ def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
 def _with_ids(cut: Cut, ids: Sequence[ClusterId]) -> Cut:
     """Return a cut of a contracted graph with the ids of clusters in place of their indices.
 
-    Clusters are named by the cut itself, the readers of its shares and the ends of its holds. Tensors have
-    the same numbers in both graphs.
+    Tensors, in ``share.tensor`` and ``dual.replaced``, have the same numbers in both graphs.
     """
     duals = []
     for dual in cut.duals:
@@ -152,10 +146,10 @@ def _with_ids(cut: Cut, ids: Sequence[ClusterId]) -> Cut:
             hold._replace(first=ids[hold.first], second=ids[hold.second])
             for hold in dual.holds
         ]
-        duals.append(Dual(tuple(shares), tuple(holds), dual.replaced))
+        duals.append(replace(dual, shares=tuple(shares), holds=tuple(holds)))
     before = None if cut.before is None else ids[cut.before]
     after = None if cut.after is None else ids[cut.after]
-    return Cut(ids[cut.node], tuple(duals), before, after)
+    return Cut(node=ids[cut.node], duals=tuple(duals), before=before, after=after)
 
 
 def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
@@ -200,8 +194,8 @@ def _cut(
 def _pair_of_cuts(graph: TaskGraph, cuts: CutBounds, bound: int) -> tuple[Cut, ...]:
     """Return two cuts that together prove that every order needs ``bound`` bytes; empty if none are found.
 
-    The first cut proves it for all orders with ``op`` before ``other``, two ops that do not depend on each
-    other: the step of one of them needs the bytes. The second proves it for all orders with ``other`` first.
+    Of two independent ops, ``op`` and ``other``, the first cut holds for all orders with ``op`` first, and the
+    second for all orders with ``other`` first. Either cut may be at the step of ``op`` or of ``other``.
     """
     for op, other in independent_pairs(graph, range(graph.size)):
         cut_op_first = _cut_of_pair(cuts, op, other, bound)
