@@ -64,20 +64,20 @@ def _tensor_certainty(planned: PlannedModel) -> str:
 def _interface_certainty(
     planned: PlannedModel, values: Iterable[Value], recorded: str | None
 ) -> str:
-    """Return how certain the bytes of the model's inputs, or of its outputs, are.
+    """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is.
 
-    The weakest applies: partial if the sum of the bytes leaves out a value, bound if a size is the largest
-    within bounds of dims, observed if a run observed sizes, else exact. The model does not tell whether a run
-    observed these sizes or only others: ``recorded``, the certainty in the plan's report, decides this.
+    ``recorded`` is the certainty in the plan's report. It is used only to tell observed from exact bytes, if shapes
+    were profiled: the model does not tell whether these values were among those that the run observed.
     """
     types = [planned.type_of(value) for value in values]
-    # The sum leaves out strings and sequences. It has the bytes that a run observed for values of dtype "unknown".
+    # Strings and sequences are left out of the sum. Values of dtype "unknown" are in the sum, with the bytes that a
+    # run observed. If none did, there is no sum, and `compare_certainty` replaces the result by `UNKNOWN`.
     if any(dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types):
         return PARTIAL
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
         return BOUND
-    was_observed = planned.plan.settings.get("profile_shapes") and recorded == OBSERVED
-    return OBSERVED if was_observed else EXACT
+    may_be_observed = bool(planned.plan.settings.get("profile_shapes"))
+    return OBSERVED if may_be_observed and recorded == OBSERVED else EXACT
 
 
 def _is_bounded(shape: Shape | None, dtype: str, bounds: Bounds) -> bool:

@@ -111,19 +111,24 @@ def _compare_interface(
 ) -> Iterator[Comparison]:
     """Compare the bytes of weights, inputs, outputs and donated outputs with those counted from the model.
 
-    Inputs of unknown bytes are not compared. If a symbol in their bytes has no value, the report must have None.
-    Outputs are compared neither if their bytes are unknown, nor if a symbol in their bytes has no value.
+    Inputs or outputs whose bytes the model does not tell are not compared. `evaluate_sum` returns None if a symbol
+    in the bytes, as ``batch`` in 4 * batch, has no value.
     """
-    report, dims = planned.plan.report, report_dims(planned.plan)
-    yield Comparison("weights", report.memory.weights, interface.weights)
+    report, memory, dims = (
+        planned.plan.report,
+        planned.plan.report.memory,
+        report_dims(planned.plan),
+    )
+    yield Comparison("weights", memory.weights, interface.weights)
     if interface.inputs is not None:
-        input_bytes = evaluate_sum(interface.inputs, dims)
-        yield Comparison("inputs", report.memory.inputs, input_bytes)
-    output_bytes = evaluate_sum(interface.outputs, dims)
-    # In a graph that ONNX Runtime optimized for one size, an output can have a symbol without a value. The report
-    # then has the bytes at that size.
-    if output_bytes is not None:
-        yield Comparison("outputs", report.memory.outputs, output_bytes)
+        # None if a symbol has no value: the report must have None too.
+        yield Comparison("inputs", memory.inputs, evaluate_sum(interface.inputs, dims))
+    if interface.outputs is not None:
+        output_bytes = evaluate_sum(interface.outputs, dims)
+        # In a graph that ONNX Runtime optimized for one size, an output can have a symbol without a value. The
+        # report then has the bytes at that size, which are not known here.
+        if output_bytes is not None:
+            yield Comparison("outputs", memory.outputs, output_bytes)
     # A report has 0 donated bytes if a symbol has no value.
     donated_bytes = evaluate_sum(interface.donated, dims) or 0
     yield Comparison("donated bytes", report.donated.bytes, donated_bytes)
@@ -166,10 +171,10 @@ def _compare_interface_tensors(
 
 
 def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
-    """Compare the report's ``original`` numbers with the plan's, if the nodes have the order of the file.
+    """Compare the report's ``original`` numbers, those of the file's order, with the plan's numbers.
 
-    Compare also whether this order was chosen, if it is known whether the nodes have it. The ``original`` numbers
-    of a plan with another order cannot be counted, and are not compared.
+    The numbers must be equal if the plan's nodes have the order of the file. For another order the ``original``
+    numbers cannot be counted, and are not compared. Compared is also whether the order of the file was chosen.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
@@ -178,8 +183,8 @@ def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
     if has_file_order is not None and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
         yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
-    has_no_totals = memory.planned is None  # then the numbers of both orders must be None
-    if has_file_order is True or has_no_totals:
+    # Without totals the numbers of every order are None, and so are equal too.
+    if has_file_order or memory.planned is None:
         yield Comparison("original.live_peak", report.original_live_peak, memory.live_peak)
         yield Comparison("original.planned", report.original_planned, memory.planned)
         yield Comparison("original.resident", report.original_resident, memory.resident)
@@ -237,16 +242,18 @@ def _resident_peak(
 def _compare_model_expressions(
     planned: PlannedModel, interface: _InterfaceBytes
 ) -> Iterator[Comparison]:
-    """Compare the sums in symbols of a report with counted ones: of tensors, arenas, inputs, outputs, and the total.
+    """Compare a report's sums in symbols, as ``4*batch + 64``, with the sums counted from the model and the plan.
 
-    The report must not have a sum that cannot be counted. If all tensors of the plan have fixed sizes, nothing is
-    compared. ``resident`` and ``live_peak`` are no sums but maxima, and are compared elsewhere by their values.
+    These are the sums of tensors, arenas, inputs, outputs, and the total. If all tensors have fixed sizes, nothing
+    is compared. A sum that the report has and that cannot be counted is a difference.
     """
     report, plan_sums = planned.plan.report, total_sums(planned.plan)
     # A partial report, in which sizes are missing, may have neither totals nor expressions.
     has_totals = bool(report.symbolic) or report.memory.planned is not None
     is_omitted = report.partial and not has_totals
-    has_fixed_sizes = not is_symbolic(plan_sums["naive"])  # the sum of all tensors
+    has_fixed_sizes = not is_symbolic(
+        plan_sums["naive"]
+    )  # the sum of the sizes of all tensors
     if is_omitted or has_fixed_sizes:
         return
     inputs, outputs = interface.inputs, interface.outputs
@@ -261,7 +268,7 @@ def _compare_model_expressions(
     for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
         recorded = None if text is None else canonical_dim(text)
-        # None: the sum cannot be counted.
+        # A sum that cannot be counted is None, and then the report must have none: ``recorded`` is None too.
         counted = None if byte_sum is None else canonical_expression(byte_sum)
         yield Comparison(f"{name} in symbols", recorded, counted)
 
@@ -271,17 +278,19 @@ def _compare_resident_expression(
 ) -> Iterator[Comparison]:
     """Compare values of the expression of ``resident`` with the bytes counted from the model at the same dims.
 
-    ``resident`` is the most bytes that a runtime holds at one tick. Its expression is a maximum over ticks, which
-    has no canonical text, and may be missing from a report, because it can be too long for a text. ``storages``
-    are those of the tensors in a runtime. Nothing is compared if they, or the bytes of an output, are unknown.
+    ``resident`` is the most bytes that a runtime holds at one tick, those of the tensors in ``storages`` and of the
+    outputs. A report may lack the expression, which can be too long for a text. Nothing is compared if the
+    storages, or the bytes of an output, are unknown.
     """
     resident = planned.plan.report.symbolic.get("resident")
     if resident is None or storages is None:
         return
-    # The symbols to sample are those in the units of arenas, and in the bytes of outputs outside of arenas.
+    # Bytes are a multiple of a unit, as 4 of ``batch*seq``. The symbols in all units get values.
     units = [arena.unit for arena in planned.plan.arenas]
     units += [unit for _, byte_sum in interface.separate_outputs for unit in byte_sum]
-    for dims in sample_dims(units):
+    for dims in sample_dims(
+        units
+    ):  # an expression of a maximum has no canonical text to compare
         peak = _resident_peak(planned, interface, storages, dims)
         if peak is not None:
             recorded = evaluate_expression(resident, dims)
@@ -356,13 +365,14 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
     separate = [value for value in outputs if value.name not in donated_names]
-    # Unknown bytes (None) become 0 bytes in ``donated``, as in a report, and in ``separate_outputs``. These pairs of
-    # the tick at which an output is written and its bytes are used only if the bytes of all outputs are known.
     return _InterfaceBytes(
         weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
         outputs=_total_bytes(planned, outputs),
-        donated=_total_bytes(planned, donated) or {},
+        donated=_total_bytes(planned, donated)
+        or {},  # unknown bytes count as 0, as in a report
+        # ``v.first`` is the tick at which the output is written. If its bytes are unknown, so is ``outputs`` above,
+        # and these pairs are not used.
         separate_outputs=tuple((v.first, _total_bytes(planned, [v]) or {}) for v in separate),
     )
 

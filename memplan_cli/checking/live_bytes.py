@@ -93,17 +93,20 @@ def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
 
 
 def tensor_bytes(shape: Shape | None, dtype: str, bounds: Bounds) -> tuple[int, str] | None:
-    """Return a tensor's bytes as coefficient and unit, with bounded dims at their largest; None if unknown."""
+    """Return a tensor's bytes as coefficient and unit: ``(96, "1")`` for 96 bytes, ``(4, "batch*seq")`` for 4*batch*seq.
+
+    A dim with bounds has its largest value. None if the dtype or a dim is unknown.
+    """
     if shape is None or dtype not in ELEMENT_BITS:
         return None
     fixed_dims = [dim for dim in shape if isinstance(dim, int) and dim >= 0]
-    if len(fixed_dims) == len(shape):
+    if len(fixed_dims) == len(shape):  # counted without `size_of`, which the planner uses
         return -(-prod(fixed_dims) * ELEMENT_BITS[dtype] // 8), "1"
     size = size_of(shape, dtype)
     if size is None:
         return None
     largest = largest_size(size, bounds)
-    return largest.coefficient, largest.unit if largest.symbols else "1"
+    return largest.coefficient, largest.unit
 
 
 @dataclass(frozen=True, slots=True)

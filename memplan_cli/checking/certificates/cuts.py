@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 def check_cuts(
     graph: GroupGraph, cuts: Sequence[Cut], tensors: Sequence[str], bound: int
 ) -> None:
-    """Check that one cut, or each cut of a pair, reaches a bound.
+    """Check that one cut, or each cut of a pair, proves that every order has a step of ``bound`` bytes.
 
-    One cut assumes nothing. Two cuts assume the two orders of a pair of groups, so one of both
-    holds in any order. Cuts refer to ``tensors`` by index.
+    A cut proves a number of bytes at the step of the group ``cut.node``: in every order, or only in the orders in
+    which the group ``cut.before`` runs before it or ``cut.after`` after it. In a pair, one cut is for the orders
+    in which group 3 runs before group 5, say, and one for the rest. Cuts refer to ``tensors`` by index.
 
     Raises:
         ProofError: with the reason.
@@ -94,9 +95,9 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     """Return the bytes that the step of the group ``cut.node`` needs at least, as a cut proves.
 
     The proof is for the orders in which the group ``cut.before`` runs before this group, or ``cut.after`` after
-    it; for all orders if both are None. In each of them the group overwrites at most one of its ``replaceable``
-    tensors. For each of these tensors the cut has a *dual*: numbers from which a lower bound is calculated for the
-    orders in which the group overwrites this tensor or none. So the least of the bounds holds in all the orders.
+    this group; for all orders if both are None. At its step the group overwrites at most one of its ``replaceable``
+    tensors. For each of these tensors the cut has a *dual*: numbers from which the bytes are calculated that the
+    step needs at least if the group overwrites this tensor or none. So the least of these bytes are always needed.
     A group that can overwrite nothing has one dual, for None.
 
     Raises:
@@ -113,10 +114,9 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         set(replaced) == expected and len(replaced) == len(expected),
         f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
-    # Of all orders with the cut's assumption: the groups that run before the step in each, or in none.
-    decided = _decided_groups(graph, cut)
+    runs_before = _runs_before_step(graph, cut)
     return min(
-        _Step(graph, cut.node, decided, tensor).least_bytes(dual, tensors)
+        _Step(graph, cut.node, runs_before, tensor).least_bytes(dual, tensors)
         for dual, tensor in zip(cut.duals, replaced, strict=True)
     )
 
@@ -131,12 +131,12 @@ def _tensor_name(index: int, tensors: Sequence[str]) -> str:
     return tensors[index]
 
 
-def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
-    """Return whether a group runs before the step of a cut in any order (True), or never (False).
+def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
+    """Return the groups that run before the step of ``cut.node`` in every order (True) or in no order (False).
 
-    True are the direct and indirect predecessors of the cut's group, and of the group that the cut
-    assumes before it. False are the cut's group itself, its direct and indirect successors, those of
-    the group that the cut assumes after it, and the block's end. Other groups are left out.
+    Only orders that the cut assumes count: with ``cut.before`` before this group, or ``cut.after`` after it. True
+    are the direct and indirect predecessors of the group, False are the group itself, its successors and the
+    block's end. Groups that can run before or after the step are left out.
 
     Raises:
         ProofError: the cut's assumption contradicts the order constraints.
@@ -175,7 +175,7 @@ class _Step:
     Attributes:
         graph: the groups of the block.
         group: the number of the group that runs at the step.
-        decided: group -> whether it runs before the step in each of these orders (True), or in none
+        runs_before: the groups that run before the step in every one of these orders (True) or in none
             (False). Groups that run before the step in some of the orders are left out.
         replaced: the tensor that the group overwrites if it ends at the step; None if the group can
             overwrite no tensor.
@@ -183,21 +183,20 @@ class _Step:
 
     graph: GroupGraph
     group: int
-    decided: Mapping[int, bool]
+    runs_before: Mapping[int, bool]
     replaced: str | None
 
     def least_bytes(self, dual: Dual, tensors: Sequence[str]) -> int:
-        """Return the least bytes at the step that a dual proves.
+        """Return the least bytes at the step, as the numbers of a dual prove them.
 
-        With x(group) = 1 if the group runs before the step, and 0 if not, the step needs at least
+        In one order, let x(group) be 1 if the group runs before the step, else 0. Then the step needs at least
 
             certain bytes
-            + share * (x(producer) - x(reader)) for each share of a tensor's bytes
+            + share * (x(producer) - x(reader)) for each share, a part of a tensor's bytes
             - multiple * (x(first) - x(second)) for each pair of which ``first`` must run before ``second``
 
-        Each pair has x(first) >= x(second), so that what is subtracted is never negative. The sum is linear:
-        the result is its smallest value, with x = 0 or 1 for each group that is not `decided`. Shares refer
-        to ``tensors`` by index.
+        Subtracting is allowed because x(first) >= x(second). The result is the smallest value of this sum, if
+        each group of which the order is open has x = 0 or x = 1. Shares refer to ``tensors`` by index.
 
         Raises:
             ProofError: a share, a pair or a multiple of the dual is wrong.
@@ -208,7 +207,7 @@ class _Step:
             coefficients[reader] -= share
         groups = self.graph.groups
         for first, second, multiple in dual.holds:
-            # A multiple below 0 would raise the sum above the bytes that are needed.
+            # Subtracting a multiple below 0 would raise the sum above the bytes that are needed.
             require(
                 multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
             )
@@ -220,22 +219,23 @@ class _Step:
             coefficients[second] += multiple
         least = self._certain_bytes()
         for number, coefficient in coefficients.items():
-            if number not in self.decided:
-                least += min(coefficient, 0)  # the smaller of x = 0 and x = 1
-            elif self.decided[number]:
-                least += coefficient  # x is 1
+            if number not in self.runs_before:  # x is 0 or 1: the smaller term counts
+                least += min(coefficient, 0)
+            elif self.runs_before[number]:  # x is 1
+                least += coefficient
         return least
 
     def _checked_shares(
         self, dual: Dual, tensors: Sequence[str]
     ) -> Iterator[tuple[str, int, int]]:
-        """Check the shares of a dual, and yield the tensor, the reader and the bytes of each.
+        """Yield the tensor, the reader and the bytes of each share of a dual, after checking them.
 
-        A share assigns a part of a tensor's bytes to one reader. In every order in which the tensor is produced
-        before the step of the dual, and the reader has not run before the step, the tensor must be live at it.
+        A dual proves the bytes that the step needs at least. Each of its shares is a part of the bytes of one
+        tensor, and counts as long as one reader of the tensor has not run. All shares of a tensor may add up to
+        its bytes at most.
 
         Raises:
-            ProofError: the tensor of a share may have ended, or a tensor's shares are more than its bytes.
+            ProofError: a share is not allowed for its reader, or a tensor's shares are more than its bytes.
         """
         total_shares: defaultdict[str, int] = defaultdict(int)  # by tensor
         for index, reader, share in dual.shares:
@@ -263,30 +263,33 @@ class _Step:
     def _shareable_bytes(self, tensor: str) -> int:
         """Return the most bytes that all shares of a tensor may have together.
 
-        A share is a part of a tensor's bytes, assigned to one of its readers. It adds to the least bytes of the
-        step of ``self.group`` in those orders in which this reader has not run before the step.
+        Shares are parts of a tensor's bytes that the step needs in some orders only. They are added to
+        `_certain_bytes`, which the step needs in every order, so no byte may be in both.
 
         Raises:
-            ProofError: the step needs the tensor in every order: `_certain_bytes` has added its bytes already.
+            ProofError: `_certain_bytes` includes all bytes of the tensor.
         """
         if tensor == self.replaced:
-            # The step writes, say, an output of 8 bytes over this tensor if no other reader runs later. Then it needs
-            # 8 bytes less. `_certain_bytes` has subtracted these 8, so shares may add 8 at most.
+            # `_certain_bytes` assumes that the step writes, say, an output of 8 bytes over this tensor, and is
+            # less by 8. Shares add up to 8 again, for orders in which other readers run later and prevent this.
             limit = self.graph.groups[self.group].saved_bytes
-            is_certain = self._is_read_later(tensor)
+            # If one of them runs later in every order, `_certain_bytes` has subtracted nothing.
+            is_counted = self._is_read_later(tensor)
         else:
             limit = self.graph.sizes[tensor]
-            is_certain = self._is_surely_live(tensor)
+            is_counted = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
-        require(not is_certain, f"{name} has a share, but is counted already")
+        require(not is_counted, f"{name} has a share, but is counted already")
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a share, which is a part of a tensor's bytes, may be assigned to ``reader``.
+        """Check that a part of a tensor's bytes counts as live until ``reader`` runs.
 
-        The share counts as live bytes while ``reader`` has not run before the step of ``self.group``. The tensor must
-        be live as long, so ``reader`` must read it. Or ``reader`` is ``self.group``, which never runs before its own
-        step: then in every order some reader of the tensor must run at this step or later.
+        Two cases are allowed:
+
+        - ``reader`` reads the tensor, which is then live until ``reader`` runs;
+        - ``reader`` is ``self.group``, and some reader of the tensor runs at the step of ``self.group`` or later in
+          every order. So the tensor, once produced, is live at this step.
 
         Raises:
             ProofError: with the reason.
@@ -296,7 +299,9 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if tensor == self.replaced:  # only others keep it live: the group may write over it
+        if (
+            tensor == self.replaced
+        ):  # the group itself does not keep it live: it may write over it
             readers = readers - {self.group}
         if reader == self.group:
             require(
@@ -319,7 +324,7 @@ class _Step:
 
     def _is_never_before(self, group: int) -> bool:
         """Return whether a group runs before the step in no order: it is that of the step, or runs later."""
-        return self.decided.get(group) is False
+        return self.runs_before.get(group) is False
 
     def _is_read_later(self, tensor: str) -> bool:
         """Return whether another reader of a tensor than the group of the step surely runs later."""
@@ -327,5 +332,5 @@ class _Step:
 
     def _is_surely_live(self, tensor: str) -> bool:
         """Return whether a tensor is live before the step in any order."""
-        is_produced = self.decided.get(self._producer(tensor), False)
+        is_produced = self.runs_before.get(self._producer(tensor), False)
         return is_produced and any(map(self._is_never_before, self.graph.users[tensor]))

@@ -107,14 +107,14 @@ class GroupGraph:
 def block_groups(
     block: Block, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> GroupGraph:
-    """Return the nodes of a block, each as a group of its own, with its tensors and its constraints.
+    """Return the nodes of a block, each as a group of its own, with the outputs of all nodes and the order constraints.
 
-    The tensors are the outputs of nodes: the inputs of a subgraph count at the node around it. ``subgraph_bytes``
-    are the proven bounds of subgraphs by path: the bytes that each needs in any order of its nodes.
+    The ``need`` of a group is the bytes that its node allocates. For a node with a subgraph these are found from
+    ``subgraph_bytes``: the proven bytes that each subgraph needs in any order of its nodes, by path.
     """
     groups = {node.index: NodeGroup() for node in block.nodes}
     pinned_bytes = 0
-    # A bound of a subgraph is added to the bound of the main graph, which includes the pinned bytes.
+    # Bytes of a subgraph are added to those of the main graph, where pinned tensors are counted.
     if block.parent is None:
         pinned_bytes = sum(t.bytes for t in planned.tensors.values() if t.row.pinned)
     graph = GroupGraph(groups, sizes={}, users={}, pinned_bytes=pinned_bytes)
@@ -123,17 +123,18 @@ def block_groups(
         view_bases[value.tensor_id] for value in block.outputs if value.tensor_id in view_bases
     }
     for node in block.nodes:
-        _add_tensors(node, graph, planned, outputs)
+        _add_tensors(node, graph, planned, outputs)  # to ``sizes`` and ``users`` too
         groups[node.index].need = _allocated_bytes(node, graph, planned, subgraph_bytes)
         _add_replaceable(node, graph, planned)
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
         groups[second].predecessors.add(first)
-    # A tensor that only its producer uses is live at this step only. Its bytes remain in `need`.
+    # A tensor without readers, whose only user is its producer, is live at one step, whose `need` includes it.
     for number, group in groups.items():
-        for tensor in [t for t in group.produced if graph.users[t] == {number}]:
-            group.produced.remove(tensor)
-            group.used.remove(tensor)
+        unread = {tensor for tensor in group.produced if graph.users[tensor] == {number}}
+        group.produced -= unread
+        group.used -= unread
+        for tensor in unread:
             del graph.users[tensor]
     return graph
 
@@ -313,21 +314,17 @@ def _check_late_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
 
-    In any order ``node`` can move to just before ``into`` without a higher peak, because
+    The ``need`` of a group is the bytes that it allocates. Its saving is the bytes of its first output, if it writes
+    this output over a tensor in ``replaceable``. In any order ``node`` can move to just before ``into``, and the
+    peak does not rise, because
 
     - only ``into`` waits for ``node``;
-    - no tensor ends at ``node``, so the steps that it moves behind need no more: they no longer hold what it
-      produces;
-    - the step of ``node`` needs no more than the step of ``into`` behind it. The step of ``into`` holds what
-      ``node`` produced, and allocates what ``into`` needs, less its saving: the first output, if ``into``
-      writes it over a tensor.
+    - no tensor ends at ``node``: without it, the steps before ``into`` hold the same tensors, less its outputs;
+    - need(node) <= produced(node) + need(into) - saving(into), so that the step of ``into`` is the higher one. For
+      example, ``node`` allocates 4 bytes for ``into``, which writes 2 bytes over them: 4 <= 4 + 2 - 2.
 
-    For example, ``node`` allocates 4 bytes for ``into``, which allocates 2 and may write them over the 4:
-    4 <= 4 + 2 - 2.
-
-    Return ``need`` and ``replaceable`` of the fused group. If ``into`` may write over one of the ``inner_tensors``,
-    which only these two groups use, it can do so in any order: the need is less by the saving, and nothing is left
-    to replace. Else ``replaceable`` is that of ``into``. ``title`` names the fusion in errors.
+    Return ``need`` and ``replaceable`` of the fused group. ``inner_tensors`` are used by these two groups only,
+    ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
@@ -335,12 +332,15 @@ def _check_late_rule(
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    need, saving = graph.produced_bytes(node) + target.need, graph.possible_saving(into)
-    # Whether ``into`` can save depends on the order, so the rule must hold in both cases.
-    require(group.need <= need - saving, f"{title}: its step needs more")
-    if target.replaceable & inner_tensors:  # which end at the fused step in any order
-        return need - saving, set()  # ``into`` writes over one tensor only
-    return need, target.replaceable
+    fused_need = graph.produced_bytes(node) + target.need
+    # Whether ``into`` saves bytes can depend on the order. The rule must hold if it does.
+    saving = graph.possible_saving(into)
+    require(group.need <= fused_need - saving, f"{title}: its step needs more")
+    if target.replaceable & inner_tensors:
+        # An inner tensor ends at the fused step in any order, so the saving is certain. Other tensors are not
+        # written over, because ``into`` has one first output.
+        return fused_need - saving, set()
+    return fused_need, target.replaceable
 
 
 def _check_early_rule(
@@ -348,31 +348,29 @@ def _check_early_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *early*: some order with the lowest peak runs ``node`` just after ``into``.
 
-    Only these two groups use ``inner_tensors``, which therefore end at ``node``. In any order ``node`` can move
-    to just after ``into`` without a higher peak, because
+    The ``need`` of a group is the bytes that it allocates. Its saving is the bytes of its first output, if it writes
+    this output over a tensor in ``replaceable``. In any order ``node`` can move to just after ``into``, and the
+    peak does not rise, because
 
     - ``node`` waits for ``into`` only;
-    - the step of ``node`` needs no more than the step of ``into`` before it:
-      produced(into) + need(node) - saving <= need(into). The saving is the first output of ``node``, if ``node``
-      writes it over an inner tensor, else 0;
-    - the steps that ``node`` moves before hold no more: produced(node) <= bytes of the inner tensors.
+    - produced(into) + need(node) - saving(node) <= need(into), so that the step of ``into`` is the higher one;
+    - produced(node) <= bytes of ``inner_tensors``, which only these two groups use: steps between ``into`` and the
+      old place of ``node`` held the inner tensors, and now hold what ``node`` produces.
 
-    For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that its own step frees. ``node`` needs
-    and produces 4: 4 + 4 <= 9, and 4 <= 4. If ``into`` writes over a tensor of 2 bytes, its step needs 2
-    bytes less. So does the step of ``node``, before which that tensor has ended: the inequality still holds.
-
-    Return the ``need`` of ``into``, whose step is the higher one, and the ``replaceable`` of ``into`` without
-    the tensors that ``node`` uses too. ``title`` names the fusion in errors.
+    For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that no other group uses. ``node`` needs and
+    produces 4: 4 + 4 <= 9, and 4 <= 4. Return ``need`` and ``replaceable`` of the fused group. ``title`` names the
+    fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # Other tensors that ``node`` may write over can end later, so that saving is not certain.
+    # ``node`` may write over other tensors too. They can end later, so only an inner tensor counts.
     saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    need_behind_into = graph.produced_bytes(into) + group.need - saving
-    require(need_behind_into <= target.need, f"{title}: its step needs more")
+    need_after_into = graph.produced_bytes(into) + group.need - saving
+    # A saving of ``into`` lowers both steps alike: the tensor that it writes over ends before ``node``.
+    require(need_after_into <= target.need, f"{title}: its step needs more")
     freed_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= freed_bytes, f"{title}: it leaves more live")
     # Tensors that ``node`` uses do not end at ``into``, which can therefore not write over them.

@@ -32,26 +32,21 @@ class _State:
 
 
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
-    """Check that no order of the groups stays below a bound.
+    """Check by an exhausted search that every order of the groups has a step of ``bound`` bytes or more.
 
-    A state is the set of groups that have not run yet; ``states`` has the moves of each. A move runs the group in
-    ``move.nodes``, then the groups in ``move.free``, which leave no more bytes live than before them, and leads
-    to the state ``move.to``, of a higher index. It is checked that
+    A state is the set of groups that have not run yet. ``states`` has the moves of each: a move runs the group in
+    ``move.nodes``, then *free* groups, and leads to the state ``move.to``. These moves must reach every state that
+    can be reached with all steps below the bound, and in each of them groups must remain.
 
-    - each step of a move stays below the bound;
-    - the moves of a state are complete: there is one for each group that can run next below the bound;
-    - groups remain in each state.
-
-    So an order below the bound could be changed, without a step of ``bound`` bytes, to one that goes from state to
-    state by these moves. In the end it would have run all groups, but no state has.
+    A free group leaves no more bytes live than before it. So it can run as early as possible in any order below the
+    bound, and only the order of the other groups must be searched.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
     """
     simulator = _OrderSimulator(graph, bound)
     require(states, "the search has no states")
-    # In state 0 nothing has run. Its one move has free groups alone, with which any order below the bound
-    # can begin, so that no other move is needed.
+    # In state 0 nothing has run. Its one move has free groups alone, so no other move needs to be searched.
     require(
         len(states[0]) == 1 and not states[0][0].nodes,
         "the search does not begin with one move without nodes",
@@ -102,10 +97,10 @@ class _OrderSimulator:
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
-        """Set the tables, and ``start``: no group has run. Each step of a move must stay below ``bound`` bytes."""
+        """Prepare to run the groups of a graph in many orders, with less than ``bound`` bytes live at each step."""
         self._graph, self._bound = graph, bound
         self._bits = {number: 1 << index for index, number in enumerate(graph.groups)}
-        # In ``graph.users`` the outputs of the block have `BLOCK_END` as a user. `_bit_set` gives it this bit.
+        # The bit of `BLOCK_END`, the last user of the block's outputs. It never runs, so they stay live.
         self._end_bit = 1 << len(graph.groups)
         self._predecessors = {
             number: self._bit_set(group.predecessors) for number, group in graph.groups.items()
@@ -127,7 +122,8 @@ class _OrderSimulator:
     def _run_group(self, number: int, state: _State) -> tuple[int, _State]:
         """Return the bytes at the step of a group, and the state after it.
 
-        The group writes its first output over at most one of the tensors that end here.
+        The step needs the bytes live before it and ``group.need``: all bytes that the group allocates, its outputs
+        included. Bytes are saved if the group can write its first output over one of the tensors that end here.
         """
         group, bit = self._graph.groups[number], self._bits[number]
         ending = {
@@ -136,9 +132,10 @@ class _OrderSimulator:
             if (self._users[tensor] & state.remaining) == bit  # the only user that remains
         }
         saving = group.saved_bytes if group.replaceable & ending else 0
+        step_bytes = state.live + group.need - saving
         freed = sum(self._graph.sizes[tensor] for tensor in ending)
-        live = state.live + self._produced[number] - freed
-        return state.live + group.need - saving, _State(state.remaining & ~bit, live)
+        live_after = state.live + self._produced[number] - freed
+        return step_bytes, _State(state.remaining & ~bit, live_after)
 
     def run_move(self, state: _State, move: Move, title: str) -> _State:
         """Return the state after the groups of a move and its free groups, run from a state.
@@ -171,8 +168,7 @@ class _OrderSimulator:
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
         """Check that a state has a move for each group that can run next below the bound.
 
-        Each move runs one group, whose number ``move.nodes`` has, and then free groups, which leave no more bytes
-        live and need no moves of their own. ``title`` names the state in errors.
+        The group that a move runs is the only number in ``move.nodes``. ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or ``move.nodes`` has not one number.
@@ -181,7 +177,7 @@ class _OrderSimulator:
             all(len(move.nodes) == 1 for move in moves),
             f"a move of {title} has not one node",
         )
-        groups_with_move = {move.nodes[0] for move in moves}
+        groups_with_move = {number for move in moves for number in move.nodes}
         for number in self._graph.groups:
             if number not in groups_with_move and self._is_ready(number, state.remaining):
                 step, _ = self._run_group(number, state)

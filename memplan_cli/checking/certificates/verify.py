@@ -123,9 +123,10 @@ def _arena_verdicts(plan: Plan) -> Iterator[PartVerdict]:
 
 
 def _recompute_verdict(planned: PlannedGraph) -> Iterator[PartVerdict]:
-    """Yield whether the inputs and outputs of a node of the main graph reach the bound of recomputation.
+    """Yield the verdict on the bound of recomputation, if the plan has such a bound.
 
-    Its step needs them in any order, even if nodes run again. Nothing is yielded without such a bound.
+    The bound holds if the inputs and outputs of some node of the main graph have as many bytes: they are live
+    when this node runs, in any order and even if nodes run again.
     """
     bound = planned.plan.report.recompute.bound
     if bound is None:
@@ -134,9 +135,10 @@ def _recompute_verdict(planned: PlannedGraph) -> Iterator[PartVerdict]:
     if not _has_fixed_sizes(planned):
         reason = _SYMBOLIC
     else:
-        # Proofs of subgraphs are about orders in which each node runs once, and are not used.
-        groups = block_groups(planned.timeline.main, planned, subgraph_bytes={})
-        needed = max(map(groups.least_bytes_at, groups.groups), default=0)
+        # Each node is a group of its own. Proofs of subgraphs are about orders in which each node runs once, and
+        # are not used.
+        graph = block_groups(planned.timeline.main, planned, subgraph_bytes={})
+        needed = max(map(graph.least_bytes_at, graph.groups), default=0)
         if needed < bound:
             reason = f"no node needs more than {needed} bytes, not {bound}"
     yield PartVerdict("recompute", bound, REFUSED if reason else VERIFIED, "step", reason)
@@ -173,16 +175,14 @@ def _check_block(
     The methods of a proof:
 
     - ``inside``: a subgraph of a node needs as much in any order of its own nodes;
-    - ``cut``: the step of one node needs as much in any order (see `cuts`);
-    - ``pair``: whichever of two nodes runs first, the step of one of them needs as much;
-    - ``search``: no order can run all nodes with less (see `search`);
-    - `NOT_CHECKABLE`: a bound without a proof, which is refused.
+    - ``search``: no order can run all nodes with less;
+    - ``cut``: the step of one node needs as much in any order;
+    - ``pair``: whichever of two nodes runs first, the step of one of them needs as much.
 
-    Nodes may be fused first (see `groups`), but for ``inside``. ``proven_bytes`` are bounds of
-    subgraphs that are checked already, by path.
+    ``proven_bytes`` are the bounds of subgraphs that are checked already, by path.
 
     Raises:
-        ProofError: with the reason.
+        ProofError: the proof is wrong, or its method is `NOT_CHECKABLE`, that of a bound without a proof.
     """
     require(proof.method != NOT_CHECKABLE, "it relies on a block without a witness")
     graph = block_groups(block, planned, proven_bytes)
@@ -193,7 +193,9 @@ def _check_block(
     if proof.method == "search":
         check_search(graph, proof.states, proof.bound)
         return
-    expected_cuts = {"cut": 1, "pair": 2}[proof.method]
+    expected_cuts = {"cut": 1, "pair": 2}[
+        proof.method
+    ]  # a file with other methods cannot be read
     require(
         len(proof.cuts) == expected_cuts,
         f"a {proof.method} has not {len(proof.cuts)} cuts",
