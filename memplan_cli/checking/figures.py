@@ -114,19 +114,15 @@ def _compare_interface(
     Inputs or outputs whose bytes the model does not tell are not compared. `evaluate_sum` returns None if a symbol
     in the bytes, as ``batch`` in 4 * batch, has no value.
     """
-    report, memory, dims = (
-        planned.plan.report,
-        planned.plan.report.memory,
-        report_dims(planned.plan),
-    )
+    report, dims = planned.plan.report, report_dims(planned.plan)
+    memory = report.memory
     yield Comparison("weights", memory.weights, interface.weights)
     if interface.inputs is not None:
         # None if a symbol has no value: the report must have None too.
         yield Comparison("inputs", memory.inputs, evaluate_sum(interface.inputs, dims))
     if interface.outputs is not None:
         output_bytes = evaluate_sum(interface.outputs, dims)
-        # In a graph that ONNX Runtime optimized for one size, an output can have a symbol without a value. The
-        # report then has the bytes at that size, which are not known here.
+        # None if a symbol has no value. The report has the bytes at the one size that the graph was optimized for.
         if output_bytes is not None:
             yield Comparison("outputs", memory.outputs, output_bytes)
     # A report has 0 donated bytes if a symbol has no value.
@@ -251,9 +247,7 @@ def _compare_model_expressions(
     # A partial report, in which sizes are missing, may have neither totals nor expressions.
     has_totals = bool(report.symbolic) or report.memory.planned is not None
     is_omitted = report.partial and not has_totals
-    has_fixed_sizes = not is_symbolic(
-        plan_sums["naive"]
-    )  # the sum of the sizes of all tensors
+    has_fixed_sizes = not is_symbolic(plan_sums["naive"])  # the sum of all tensors
     if is_omitted or has_fixed_sizes:
         return
     inputs, outputs = interface.inputs, interface.outputs
@@ -285,12 +279,11 @@ def _compare_resident_expression(
     resident = planned.plan.report.symbolic.get("resident")
     if resident is None or storages is None:
         return
-    # Bytes are a multiple of a unit, as 4 of ``batch*seq``. The symbols in all units get values.
+    # Units are products of symbols such as ``batch*seq``.
     units = [arena.unit for arena in planned.plan.arenas]
     units += [unit for _, byte_sum in interface.separate_outputs for unit in byte_sum]
-    for dims in sample_dims(
-        units
-    ):  # an expression of a maximum has no canonical text to compare
+    # The maximum over ticks has no canonical text, so its values are compared.
+    for dims in sample_dims(units):
         peak = _resident_peak(planned, interface, storages, dims)
         if peak is not None:
             recorded = evaluate_expression(resident, dims)
@@ -369,10 +362,8 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
         weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
         outputs=_total_bytes(planned, outputs),
-        donated=_total_bytes(planned, donated)
-        or {},  # unknown bytes count as 0, as in a report
-        # ``v.first`` is the tick at which the output is written. If its bytes are unknown, so is ``outputs`` above,
-        # and these pairs are not used.
+        donated=_total_bytes(planned, donated) or {},  # 0 if they are unknown, as in a report
+        # ``v.first``: the tick at which an output is written. If its bytes are unknown, these pairs are not used.
         separate_outputs=tuple((v.first, _total_bytes(planned, [v]) or {}) for v in separate),
     )
 

@@ -53,8 +53,6 @@ def evaluate_sum(byte_sum: Mapping[str, int] | None, dims: Mapping[str, int]) ->
 
 def evaluate_unit(unit: str, dims: Mapping[str, int]) -> int | None:
     """Return the value of a unit such as ``"batch*seq"``, or None if a symbol has no value."""
-    if unit == "1":
-        return 1
     try:
         return unit_value(unit, dims)
     except ValueError:
@@ -93,9 +91,9 @@ def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
 
 
 def tensor_bytes(shape: Shape | None, dtype: str, bounds: Bounds) -> tuple[int, str] | None:
-    """Return a tensor's bytes as coefficient and unit: ``(96, "1")`` for 96 bytes, ``(4, "batch*seq")`` for 4*batch*seq.
+    """Return a tensor's bytes as coefficient and unit, None if unknown: ``(96, "1")``, or ``(4, "batch*seq")``.
 
-    A dim with bounds has its largest value. None if the dtype or a dim is unknown.
+    A dim with bounds counts with its largest value.
     """
     if shape is None or dtype not in ELEMENT_BITS:
         return None

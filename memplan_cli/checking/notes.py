@@ -131,10 +131,11 @@ def _compare_rewrite_notes(planned: PlannedModel) -> Iterator[Comparison]:
     reference = report.validation.reference if report.validation else "defaults"
     expected_reference = reference if reference != "defaults" else None
     yield Comparison("the note on the reference", notes.get("reference"), expected_reference)
-    # The note ``notes=plan``: nodes and values have no notes in the model, by the setting ``notes``.
+    # With the setting ``notes=plan`` only the plan describes nodes and values, and the model notes this: "plan".
     expected_place = "plan" if planned.plan.settings.get("notes") == "plan" else None
     yield Comparison("the note on notes", notes.get("notes"), expected_place)
-    # A graph for a target was optimized by a runtime. In a portable file the note may be one of the original.
+    # This note names the runtime that optimized the graph for a target. A portable graph was not optimized. It can
+    # have the note of an original that was written for a target, so nothing is compared.
     runtime = report.runtime
     if runtime is not None and report.target != "portable":
         expected_runtime = f"{runtime.name} {runtime.version} {runtime.provider}"
@@ -142,38 +143,38 @@ def _compare_rewrite_notes(planned: PlannedModel) -> Iterator[Comparison]:
 
 
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
-    """Yield where the settings in the model's note, with which the model is run, contradict the plan.
+    """Yield where the model's note on how to run it contradicts the plan.
 
-    The plan's report has the settings, and the note must repeat them. A model that must run unoptimized may have
-    settings in its note alone.
+    The note is a table: ``{"provider": "CPUExecutionProvider", "settings": {...}}``.
     """
-    notes, report = _notes(planned.model.metadata_props), planned.plan.report
-    noted, runtime = _json_or_text(notes.get("settings")), report.runtime
+    report, runtime = planned.plan.report, planned.plan.report.runtime
+    note = _json_or_text(_notes(planned.model.metadata_props).get("settings"))
     if runtime is not None:
         yield from mismatches([Comparison("runtime.name", runtime.name, "onnxruntime")])
     settings: RuntimeSettings | None = None
     if runtime is not None and runtime.settings is not None:
+        # The plan has settings, and the note repeats them.
         settings = runtime.settings
         expected = {"provider": runtime.provider, "settings": to_json(settings)}
-        yield from mismatches(_compare_noted_settings(noted, expected))
-    elif isinstance(noted, dict) and _must_run_unoptimized(planned):
-        name = "the note on settings"
+        yield from mismatches(_compare_noted_settings(note, expected))
+    elif isinstance(note, dict) and _must_run_unoptimized(planned):
+        # The note alone has settings, which disable graph optimization.
         try:
-            settings = from_json(RuntimeSettings, noted.get("settings"), name)
+            settings = from_json(RuntimeSettings, note.get("settings"), "the note on settings")
         except MisfitError as error:
             yield str(error)[:400]
             return
         provider = PROVIDERS.get(report.target, CPU)
-        recorded = noted.get("provider")
+        recorded = note.get("provider")
         yield from mismatches([Comparison("provider in the model", recorded, provider)])
-    elif noted is not None:
+    elif note is not None:
         yield "the model has a note on settings, and the plan has none"
     yield from _check_settings_of_model(planned, settings)
 
 
-def _compare_noted_settings(noted: object, expected: object) -> Iterator[Comparison]:
-    """Compare each entry of the settings in the model's note with the expected entry."""
-    recorded_entries, expected_entries = _flat(noted), _flat(expected)
+def _compare_noted_settings(note: object, expected: object) -> Iterator[Comparison]:
+    """Compare each entry of the model's note on settings with the expected entry."""
+    recorded_entries, expected_entries = _flat(note), _flat(expected)
     for key in sorted(expected_entries.keys() | recorded_entries.keys()):
         name = f"{key[:120]} in the model"
         yield Comparison(name, recorded_entries.get(key), expected_entries.get(key))
@@ -220,7 +221,7 @@ def _check_settings_of_model(
 def _check_config(planned: PlannedModel, settings: RuntimeSettings | None) -> Iterator[str]:
     """Yield a message if the model's ``ort_config`` is neither that of the original nor that of the settings.
 
-    ``ort_config`` is a metadata entry with session options as numbers, as 0 for ``ORT_DISABLE_ALL``: `MODEL_OPTIONS`.
+    ``ort_config`` is a metadata entry from which ONNX Runtime reads session options, as numbers.
     """
     metadata = {entry.key: entry.value for entry in planned.model.metadata_props}
     config, original = metadata.get(_ORT_CONFIG), planned.original
@@ -229,9 +230,9 @@ def _check_config(planned: PlannedModel, settings: RuntimeSettings | None) -> It
         return
     session = settings.session if settings is not None else {}
     options = {
-        name: number_of_value[session[name]]
-        for name, number_of_value in MODEL_OPTIONS.items()
-        if session.get(name) in number_of_value
+        name: numbers[session[name]]  # as 0 for "ORT_DISABLE_ALL"
+        for name, numbers in MODEL_OPTIONS.items()
+        if session.get(name) in numbers
     }
     expected = {"made_by": "memplan", "session_options": options} if options else None
     yield from mismatches([Comparison(_ORT_CONFIG, _json_or_text(config), expected)])

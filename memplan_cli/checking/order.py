@@ -128,7 +128,7 @@ def _orders_kept(graph: GraphProto, original: GraphProto) -> Iterator[bool | Non
 
 
 def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
-    """Yield where the plan's entries of a block are not the names of its nodes."""
+    """Yield where the plan's entries of a block are not its nodes in order: their unique names, else ``#<index>``."""
     where = f" of block {block.path[:120]!r}" if block.path else ""
     if len(entries) != len(block.nodes):
         yield f"the order{where} has {len(entries)} nodes, the model has {len(block.nodes)}"
@@ -142,7 +142,7 @@ def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
                     f"the order{where} has {entry[:120]!r} at place {node.index}, the model "
                     f"has {name[:120]!r} there"
                 )
-        elif not re.fullmatch(r"#\d+", entry):
+        elif not re.fullmatch(r"#\d+", entry):  # the index is checked by `_check_indices`
             yield (
                 f"the order{where} has {entry[:120]!r} at place {node.index}, the model has a "
                 f"{node.proto.op_type} without a unique name there"
@@ -178,7 +178,7 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
 
 
 def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
-    """Yield a message if the original node at an entry's index has another type or other outputs.
+    """Yield a message if the original node at an entry's index has another type, or lacks an output of the node.
 
     ``entry`` is ``#index``; ``original_nodes`` are the nodes of the same block in the original file.
     """
@@ -191,7 +191,9 @@ def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) ->
         return
     original = original_nodes[index]
     outputs, expected = _output_names(node.proto), _output_names(original)
-    if original.op_type != node.proto.op_type or not set(outputs) <= set(expected):
+    # A node that is run again may omit outputs that nothing reads.
+    has_other_outputs = not set(outputs) <= set(expected)
+    if original.op_type != node.proto.op_type or has_other_outputs:
         yield (
             f"the order has {entry} at place {node.index}, which makes {_quoted(expected)}, "
             f"and the model has there what makes {_quoted(outputs)}"
@@ -234,10 +236,10 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
     for tensor_id, (row, value) in planned.tensors.items():
         if row.pinned is None and value not in inputs_and_outputs:
             nodes = value.block.nodes
-            # ``end`` is exclusive: the last node that needs the tensor starts before it.
+            # ``end`` is the tick after the last use: nodes that start at it or later do not need the tensor.
             index_of_next = bisect_left(nodes, value.end, key=lambda node: node.start)
-            last_node = nodes[index_of_next - 1]
-            dead_tensors[last_node.last].add(tensor_id)
+            last_user = nodes[index_of_next - 1]
+            dead_tensors[last_user.last].add(tensor_id)  # ``last``: the last tick of the node
     releases = {release.step: release for release in planned.plan.releases}
     if len(releases) != len(planned.plan.releases):
         yield "releases: one step occurs twice"

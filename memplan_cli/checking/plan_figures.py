@@ -5,7 +5,6 @@ Neither shares code with the planner.
 
 Some numbers follow from neither: the bytes of levels that were not planned, the numbers of other
 orders and other bindings, and measurements. Most of them have limits, which are checked here.
-Without the model, so do the bytes of weights, inputs, outputs and donated inputs.
 """
 
 from __future__ import annotations
@@ -186,8 +185,7 @@ def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
     """Compare the tensors that a report lists as unplanned with those that the plan's tensors imply.
 
     A tensor is listed for one of two reasons. It is pinned: it has a place in the plan, but shares no memory.
-    Or its size is unknown: it is an intermediate of the model without a place. All tensors with a place, the
-    pinned ones too, are intermediates.
+    Or its size is unknown: it is an intermediate of the model without a place.
     """
     report = plan.report
     listed_ids = {entry.name for entry in report.unplanned}  # a name is the id of a tensor
@@ -201,6 +199,7 @@ def _compare_unplanned(plan: Plan) -> Iterator[Comparison]:
     # Recomputed and chunked copies of a tensor of unknown size are intermediates without a place,
     # but only the tensor itself is listed.
     if not report.recompute.nodes and not report.chunked.regions:
+        # All tensors with a place, the pinned ones too, are intermediates.
         intermediates_without_place = report.model.intermediates - len(plan.tensors)
         yield Comparison(
             "unplanned tensors without a size",
@@ -274,9 +273,10 @@ def _compare_bounds(plan: Plan) -> Iterator[Comparison]:
     if report.level == 2:  # without slots
         yield Comparison("slot_bound", report.slot_bound, None)
     elif report.slot_bound is not None:
-        bytes_by_unit = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
-        # Without values for symbols: None if an arena with a bound has a symbolic unit.
-        yield Comparison("slot_bound", report.slot_bound, evaluate_sum(bytes_by_unit, {}))
+        # A bound counts units of its arena: bytes ("1"), or a product of symbols such as "batch*seq". The symbols
+        # have no values here, so a sum with such a product is None.
+        bound = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
+        yield Comparison("slot_bound", report.slot_bound, evaluate_sum(bound, dims={}))
 
 
 def _compare_totals(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
@@ -342,12 +342,7 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
-    """Compare the report's peak: its step and the tensors that are live at it. `figures` checks its node.
-
-    The report must have no peak if the live bytes are unknown. A plan of level 2 takes the slots of level 1 instead
-    of offsets if slots need fewer bytes. The report's peak is still that of the offsets, which the plan does not
-    contain: then only the sum of the peak's bytes is compared.
-    """
+    """Compare the report's peak: its step and the tensors live at it, or no peak if live bytes are unknown."""
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
@@ -355,6 +350,8 @@ def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Compariso
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
     else:
+        # The planner found slots that need fewer bytes than offsets. The plan has the slots, but the report's peak is
+        # that of the offsets: its tensors cannot be counted again, only their sum.
         size = 0 if peak is None else sum(size for _, size in peak.tensors)
         yield Comparison("the bytes of the tensors at the peak", size, memory.live_peak)
 
@@ -435,6 +432,7 @@ def _compare_live_peak_expression(
     text = plan.report.symbolic.get("live_peak")
     if text is None or not _is_live_peak_countable(plan):
         return
+    # The unit of an arena is a product of symbols, such as ``batch*seq``, to which values are given.
     for dims in sample_dims([arena.unit for arena in plan.arenas]):
         live = live_bytes_at(plan, storages, dims)
         if live is not None:

@@ -69,36 +69,35 @@ def _compare_choices(planned: PlannedModel) -> Iterator[Comparison]:
 def _compare_target_and_loss(planned: PlannedModel) -> Iterator[Comparison]:
     """Compare the target and the loss of a report with the models.
 
-    The target is ``portable`` exactly if the written graph is not what ONNX Runtime's optimization made of the
-    original, which is known with the original at hand. A loss is an output of a node of the main graph.
+    The target must be ``portable`` exactly if ONNX Runtime did not optimize the original before it was planned.
+    The loss must be an output of a node of the main graph. A report without a loss has None.
     """
     report, original = planned.plan.report, planned.original
     if original is not None:
         is_recorded_portable = report.target == "portable"
-        is_portable = not original.was_optimized  # by ONNX Runtime, before it was planned
+        is_portable = not original.was_optimized
         yield Comparison("whether the target is portable", is_recorded_portable, is_portable)
     outputs = (value for node in planned.timeline.main.nodes for value in node.outputs)
     computed_ids = {value.tensor_id for value in outputs if value is not None}
-    # If no node computes the recorded loss, None is counted, and differs from it.
-    computed_loss = report.loss if report.loss in computed_ids else None
-    yield Comparison("loss", report.loss, computed_loss)
+    if report.loss not in computed_ids:  # then the report must have no loss
+        yield Comparison("loss", report.loss, None)
 
 
 def _compare_budgets(planned: PlannedModel) -> Iterator[Comparison]:
     """Compare the budgets that a report records for recomputation and for chunks with that of the settings.
 
-    A rewrite that the settings do not ask for, or that was left out, has an empty record without a budget. A
-    budget that is a share of the original's bytes (a float) is not checked.
+    A rewrite that was not done has an empty record, without a budget. A budget that is a share of the original's
+    bytes (a float) is not checked.
     """
     settings, report = planned.plan.settings, planned.plan.report
     budget = settings.get("budget")
     if isinstance(budget, float):
         return
     recompute, chunked = report.recompute, report.chunked
-    # Recomputation has further choices, without a budget. Chunking has no other choice than "auto".
+    # With the setting "auto" recomputation has the budget, with "checkpoints" none.
     is_automatic = settings.get("recompute") == "auto" and recompute != RecomputeSummary()
     yield Comparison("recompute.budget", recompute.budget, budget if is_automatic else None)
-    is_chunked = chunked != ChunkingSummary()
+    is_chunked = chunked != ChunkingSummary()  # its setting can only be "auto"
     yield Comparison("chunked.budget", chunked.budget, budget if is_chunked else None)
 
 
@@ -138,9 +137,10 @@ def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_exposed(planned: PlannedModel) -> Iterator[str]:
-    """Yield excluded tensors that are outputs of the model without the setting ``expose``, or no outputs with it.
+    """Yield each excluded tensor whose place contradicts the setting ``expose``.
 
-    Outputs of the original do not count. Nothing is yielded if the original is not at hand.
+    With ``expose`` the written model has every excluded tensor of the main graph as an additional output, without
+    the setting it has none. Nothing is yielded without the original, whose outputs are needed to tell added ones.
     """
     if planned.original is None:
         return

@@ -79,8 +79,8 @@ def viewed_value(value: Value) -> Value | None:
 def view_bases(timeline: Timeline, sizes: Mapping[str, Hashable]) -> Mapping[str, str]:
     """Return, for each tensor of ``sizes``, the tensor in whose bytes it lies: itself, or the base of a view.
 
-    ``sizes`` has the size of each tensor that may share bytes, by id. A view lies in bytes of its own if its size is
-    not that of the viewed tensor, or if it is an output of a repeated subgraph and its base is an input of one.
+    ``sizes`` has the size of each tensor that may share bytes, by id. A view lies in the bytes of the viewed tensor,
+    except in two cases: the viewed tensor has another size, or a loop copies its inputs from its outputs.
     """
     bases = {name: name for name in sizes}
     repeated = [block for node in timeline.nodes() if node.repeats for block in node.subgraphs]
@@ -91,8 +91,8 @@ def view_bases(timeline: Timeline, sizes: Mapping[str, Hashable]) -> Mapping[str
         if viewed is None or name not in bases or viewed.tensor_id not in bases:
             continue
         base = bases[viewed.tensor_id]
-        # After an iteration the runtime copies the outputs into the inputs, one after the other. If the outputs
-        # were views of swapped inputs, the first copy would overwrite the source of the second.
+        # After an iteration the runtime copies outputs into inputs, one after the other. If outputs 1 and 2 were
+        # views of inputs 2 and 1, the copy of output 1 would overwrite output 2 before it is copied.
         is_copied = name in outputs and base in inputs
         if not is_copied and sizes[viewed.tensor_id] == sizes[name]:
             bases[name] = base
@@ -126,14 +126,14 @@ def _check_overwrites(
         value = tensor.value
         live_tensors = [other for other in live_tensors if other.value.end > value.first]
         for other in live_tensors:
-            if _in_different_branches(value, other.value):
-                continue
-            if _is_view_or_in_place(tensor, other, view_sources, buffers):
-                continue
-            yield (
-                f"tensor {tensor.placement.id[:120]!r} is written at tick {value.first} over "
-                f"{other.placement.id[:120]!r}, which is needed until tick {other.value.end - 1}"
-            )
+            may_share = _in_different_branches(value, other.value)
+            if not may_share and not _is_view_or_in_place(
+                tensor, other, view_sources, buffers
+            ):
+                yield (
+                    f"tensor {tensor.placement.id[:120]!r} is written at tick {value.first} over "
+                    f"{other.placement.id[:120]!r}, which is needed until tick {other.value.end - 1}"
+                )
         live_tensors.append(tensor)
 
 
@@ -143,17 +143,19 @@ def _is_view_or_in_place(
     view_sources: Mapping[int, Value],
     buffers: Mapping[int, str],
 ) -> bool:
-    """Return whether a tensor may have the bytes of one that is live when it is written.
+    """Return whether a tensor may be written to the bytes of ``other``, which is live then and has the same size.
 
-    Both are views of one value, or the producer of the tensor is the last to read the other one, and may
-    overwrite it. In both cases the tensor has all bytes of the other one. ``view_sources`` has the value at the
-    start of each view's chain of views, and ``buffers`` the buffer of each value, by ``id`` of the view or value.
+    It may if both tensors are views of one value, or if ``other`` ends at the tensor's producer, which may overwrite
+    ``other``. ``view_sources`` has the value at the start of each view's chain of views, by ``id`` of the view;
+    ``buffers`` has the name of the buffer of each value that shares bytes, by ``id`` of the value.
     """
     (row, value), (other_row, other_value) = tensor, other
     if size_of(row.shape, row.dtype) != size_of(other_row.shape, other_row.dtype):
         return False
-    source = view_sources.get(id(value), value)  # a value that is no view is its own source
-    if source is view_sources.get(id(other_value), other_value):
+    # A value that is no view is its own source.
+    source = view_sources.get(id(value), value)
+    other_source = view_sources.get(id(other_value), other_value)
+    if source is other_source:
         return True
     is_last_read = other_value.end - 1 == value.first
     return is_last_read and _may_overwrite(value, other_value, buffers)

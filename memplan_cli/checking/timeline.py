@@ -252,20 +252,21 @@ def name_blocks(timeline: Timeline, orders: Sequence[BlockOrder]) -> None:
 
 
 def _add_block_inputs(block: Block, timeline: Timeline) -> None:
-    """Append a block to the timeline, with its initializers and inputs as values."""
+    """Append a block to the timeline, and define its initializers and inputs as values of the block."""
     block.index = len(timeline.blocks)
     timeline.blocks.append(block)
-    graph, is_main = block.graph, block.parent is None
+    graph, parent = block.graph, block.parent
     weights = [tensor.name for tensor in graph.initializer]
     weights += [tensor.values.name for tensor in graph.sparse_initializer]
     for name in weights:
         _define(block, name, ValueKind.WEIGHT, timeline)
-    kind = ValueKind.MODEL_INPUT if is_main else ValueKind.SUBGRAPH_INPUT
+    kind = ValueKind.MODEL_INPUT if parent is None else ValueKind.SUBGRAPH_INPUT
     for proto in graph.input:
-        if is_main and proto.name in block.values:
+        if parent is None and proto.name in block.values:
             continue  # an initializer that the file lists among the inputs too
         value = _define(block, proto.name, kind, timeline)
-        value.extend_to(0 if block.parent is None else block.parent.start)
+        # Live from the first tick of the model, or of the node with the subgraph, until readers extend the range.
+        value.extend_to(0 if parent is None else parent.start)
         block.inputs.append(value)
 
 

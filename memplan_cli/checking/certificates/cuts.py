@@ -92,13 +92,11 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 
 
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
-    """Return the bytes that the step of the group ``cut.node`` needs at least, as a cut proves.
+    """Return the bytes that the step of the group ``cut.node`` needs at least, in all orders that the cut assumes.
 
-    The proof is for the orders in which the group ``cut.before`` runs before this group, or ``cut.after`` after
-    this group; for all orders if both are None. At its step the group overwrites at most one of its ``replaceable``
-    tensors. For each of these tensors the cut has a *dual*: numbers from which the bytes are calculated that the
-    step needs at least if the group overwrites this tensor or none. So the least of these bytes are always needed.
-    A group that can overwrite nothing has one dual, for None.
+    At its step the group overwrites at most one of its ``replaceable`` tensors. For each of these tensors the cut
+    has a *dual*: numbers that prove the bytes that the step needs if the group overwrites this tensor or none. So
+    the least of these bytes are needed in any case. A group that can overwrite nothing has one dual, for None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -231,8 +229,7 @@ class _Step:
         """Yield the tensor, the reader and the bytes of each share of a dual, after checking them.
 
         A dual proves the bytes that the step needs at least. Each of its shares is a part of the bytes of one
-        tensor, and counts as long as one reader of the tensor has not run. All shares of a tensor may add up to
-        its bytes at most.
+        tensor, and counts as live until one reader of the tensor runs.
 
         Raises:
             ProofError: a share is not allowed for its reader, or a tensor's shares are more than its bytes.
@@ -273,7 +270,7 @@ class _Step:
             # `_certain_bytes` assumes that the step writes, say, an output of 8 bytes over this tensor, and is
             # less by 8. Shares add up to 8 again, for orders in which other readers run later and prevent this.
             limit = self.graph.groups[self.group].saved_bytes
-            # If one of them runs later in every order, `_certain_bytes` has subtracted nothing.
+            # If one of them runs later in every order, `_certain_bytes` has not subtracted the 8.
             is_counted = self._is_read_later(tensor)
         else:
             limit = self.graph.sizes[tensor]
@@ -299,9 +296,7 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if (
-            tensor == self.replaced
-        ):  # the group itself does not keep it live: it may write over it
+        if tensor == self.replaced:  # the group does not keep it live: it may write over it
             readers = readers - {self.group}
         if reader == self.group:
             require(

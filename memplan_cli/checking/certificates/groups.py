@@ -107,7 +107,7 @@ class GroupGraph:
 def block_groups(
     block: Block, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> GroupGraph:
-    """Return the nodes of a block, each as a group of its own, with the outputs of all nodes and the order constraints.
+    """Return a block's nodes, each as a group of its own, with the outputs of all nodes and the order constraints.
 
     The ``need`` of a group is the bytes that its node allocates. For a node with a subgraph these are found from
     ``subgraph_bytes``: the proven bytes that each subgraph needs in any order of its nodes, by path.

@@ -135,8 +135,7 @@ def _recompute_verdict(planned: PlannedGraph) -> Iterator[PartVerdict]:
     if not _has_fixed_sizes(planned):
         reason = _SYMBOLIC
     else:
-        # Each node is a group of its own. Proofs of subgraphs are about orders in which each node runs once, and
-        # are not used.
+        # Each group is one node. Bounds of subgraphs are left out: they are proven for nodes that run once.
         graph = block_groups(planned.timeline.main, planned, subgraph_bytes={})
         needed = max(map(graph.least_bytes_at, graph.groups), default=0)
         if needed < bound:
@@ -193,9 +192,8 @@ def _check_block(
     if proof.method == "search":
         check_search(graph, proof.states, proof.bound)
         return
-    expected_cuts = {"cut": 1, "pair": 2}[
-        proof.method
-    ]  # a file with other methods cannot be read
+    # A certificate with any other method cannot be read.
+    expected_cuts = {"cut": 1, "pair": 2}[proof.method]
     require(
         len(proof.cuts) == expected_cuts,
         f"a {proof.method} has not {len(proof.cuts)} cuts",
