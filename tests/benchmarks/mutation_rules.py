@@ -197,7 +197,7 @@ RULES = (
     rule("an array has the bytes that it says",
          "_read_header", never("declared_bytes data_bytes"), "test_a_header_that_says_more_than_is_there_is_refused"),
     rule("inputs are no more than a disk holds",
-         "within_limit", never(), "test_a_header_that_says_more_than_is_there_is_refused"),
+         "check_limit", never(), "test_a_header_that_says_more_than_is_there_is_refused"),
     rule("data outside of a tensor is not read",
          "_decoded_tensor", never("data_location external_data"), "test_folders_that_hold_no_inputs_are_refused"),
     rule("an input is fed in its own type",

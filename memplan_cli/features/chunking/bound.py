@@ -71,13 +71,10 @@ class _Read(NamedTuple):
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
     """Return the need whose bytes are a lower bound of the live peak, whatever regions are chosen.
 
-    A need is a set of tensors that are whole and live at once. Each op is computed in one of its ways,
-    whole or in chunks along one of its splits, and each way has a need. If a tensor is made in slices and
-    read whole, or in other slices, then the slices are joined, which has a need too: such ways of producer
-    and reader go together only if the join is within the limit. The bound is the smallest limit with which
-    every op has a way. If the graph's outputs need more, the bound is their need.
-
-    Only ``planned`` vars count.
+    A need is a set of tensors that are whole and live at once; only ``planned`` vars count. An op can be
+    computed in several ways, whole or in chunks along one of its splits, and each way has a need. The bound
+    is the fewest bytes within which all ops have a way (`_ops_without_way`), or those of the graph's
+    outputs, if these need more.
     """
     needs = _Needs(graph, planned, aliasing)
     ways = [needs.ways(index) for index in range(len(graph.ops))]
@@ -85,7 +82,7 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
         var: needs.of_join((var,), graph.ops[producer].label)
         for var, producer in graph.dataflow.producer.items()
     }
-    # Without any joins, each op could be computed in its cheapest way.
+    # If no slices had to be joined, each op could be computed in its cheapest way.
     cheapest = [
         min((way.need for way in of_op), key=lambda need: (need.bytes, len(need.tensors)))
         for of_op in ways
@@ -99,12 +96,13 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
     def is_enough(limit: int) -> bool:
         return not _ops_without_way(graph, ways, joins, limit)
 
-    # The smallest limit that is enough. The largest one is, as no need is above it, and is not tested.
+    # The smallest limit that is enough; all larger ones are enough too, as they allow the same ways. The
+    # largest of the list is not tested: no need is above it.
     bound_index = bisect_left(limits, x=True, hi=len(limits) - 1, key=is_enough)
     if bound_index == 0:
         return without_joins
-    # A need with exactly these bytes is returned, to explain the bound: if possible, one of an op that has
-    # no way with less.
+    # An op that has no way within the next smaller limit explains the bound, if one of its needs has exactly
+    # these bytes. Else any need with these bytes is returned.
     failing_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
     op = graph.ops[failing_op]
     own_needs = [way.need for way in ways[failing_op]]
@@ -121,10 +119,10 @@ def _ops_without_way(
 ) -> list[int]:
     """Return the ops that can be computed neither whole nor along a split within ``limit`` bytes.
 
-    First, of the ``ways`` of each op, those that need more are dropped. A tensor whose join needs more
-    (``joins``) has to be read in the slices in which it is made. So a way to make or read such a tensor is
-    dropped if it agrees with no way of the op at the other end, until nothing changes (arc consistency).
-    Reads are visited forwards and backwards, as a dropped way may end those before or behind it.
+    ``ways`` are the ways to compute each op, and ``joins`` the needs of the Concats that would join the
+    slices of each tensor. If a join needs more than the limit, the producer and each reader have to be
+    computed in two ways that agree on the slices (`_agree`). A way that agrees with no way of the other op
+    is dropped, until nothing changes (arc consistency).
     """
     remaining = [[way for way in of_op if way.need.bytes <= limit] for of_op in ways]
     reads = [
@@ -136,6 +134,7 @@ def _ops_without_way(
     is_changed = True
     while is_changed:
         is_changed = False
+        # A dropped way of an op can drop ways of its readers, and of its producers: both directions.
         for read in (*reads, *reversed(reads)):
             made_ways, read_ways = remaining[read.producer], remaining[read.reader]
             remaining[read.producer] = [
@@ -154,13 +153,16 @@ def _ops_without_way(
 
 
 def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
-    """Whether a tensor need not be joined: it is made whole, or made and read in slices along one axis.
+    """Whether an op can read a tensor without a join of the tensor's slices.
 
-    Its producer is computed in the way ``made`` and its reader in the way ``taken``: whole, or by a split.
+    False if the producer, in the way ``made``, makes it in slices along an axis, and the reader, in the
+    way ``taken``, reads it whole or along another axis.
     """
-    made_map = made.split and graph.output_map(read.producer, made.split, read.var)
-    if made_map is None:  # made whole
-        return True
+    if made.split is None:
+        return True  # the producer runs whole
+    made_map = graph.output_map(read.producer, made.split, read.var)
+    if made_map is None:
+        return True  # every chunk of the producer makes the whole tensor
     inputs = graph.ops[read.reader].inputs
     # Without a split, the reader reads all its inputs whole.
     read_maps = taken.split.inputs if taken.split else (None,) * len(inputs)
@@ -189,7 +191,7 @@ class _Needs:
             # What is live while a subgraph runs is not known, so only 0 is surely a lower bound.
             return [_Way(Need(0, op.label, {}), None)]
         whole = self.of_tensors((*op.inputs, *op.outputs), op.label)
-        whole = whole._replace(bytes=whole.bytes - self._overwritten_bytes(op))
+        whole = whole._replace(bytes=whole.bytes - self._shared_bytes(op))
         splits = self._graph.splits(index)
         return [
             _Way(whole, None),
@@ -197,35 +199,36 @@ class _Needs:
         ]
 
     def _of_split(self, op: Op, split: Split) -> Need:
-        """Return a lower bound of the whole tensors that are live while an op runs in chunks.
+        """Return the largest need while an op runs in chunks: of the first or last chunk, or of a Concat behind.
 
-        It is the largest of three needs; slices are not counted:
-
-        - first chunk: the inputs that every chunk reads whole, and those that their producer cannot make in
-          slices. In later chunks the second kind does not count: a plan may cut it, and free slice by slice.
-        - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
-          cannot read in slices. All slices of such an output exist by then.
-        - Concat behind it: all these outputs, and once more the one whose slices it joins (`of_join`).
+        Only whole tensors count, and those of which all slices exist.
         """
-        reads = [read for read in zip(op.inputs, split.inputs, strict=True) if read[0]]
+        reads = [
+            (var, axis_map)
+            for var, axis_map in zip(op.inputs, split.inputs, strict=True)
+            if var  # not omitted
+        ]
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
+        # At the first chunk, an input is whole if its producer cannot make it in slices. Later chunks may
+        # free what they have read: the plan can cut it in slices before.
         unsliceable_inputs = [
             var
             for var, axis_map in reads
             if axis_map and axis_map.axis not in self._graph.output_axes(var)
         ]
+        first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
+        # At the last chunk, all slices exist of an output that some consumer cannot read in slices. An
+        # output without an axis map is left out: `Region` takes no op of which such an output is read.
         unsliceable_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
-            # An output without an axis map has no consumer. Left out, it only makes the bound lower.
             if var and axis_map and not self._is_read_in_slices(var, axis_map)
         ]
-        first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # The first output may lie in the memory of an input, so both count once. If the sum does not
-            # have that input, too much is subtracted, which only makes the bound lower.
-            last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
+            # The need may lack the input that shares bytes with the output. Then too much is subtracted, and
+            # the bound is lower than necessary.
+            last_need = last_need._replace(bytes=last_need.bytes - self._shared_bytes(op))
         join_need = self.of_join(unsliceable_outputs, op.label)
         return max(first_need, last_need, join_need, key=lambda need: need.bytes)
 
@@ -253,17 +256,14 @@ class _Needs:
             for index in self._graph.consumers(var)
         )
 
-    def _overwritten_bytes(self, op: Op) -> int:
-        """Return the most bytes of the first output that may lie in the memory of an input.
-
-        That is the case for views and for outputs that may be written in place.
-        """
+    def _shared_bytes(self, op: Op) -> int:
+        """Return the most bytes that the first output may share with an input: as a view, or in place."""
         # Without views in the rules, no vars share bytes at all.
         if not self._aliasing.views or not op.outputs:
             return 0
         bytes_of = self._graph.bytes
         is_view = operator(op).is_view
-        # Of a view all inputs are tried: too many shared bytes only make the bound lower.
+        # Of a view all inputs are tried. Too many shared bytes make the bound lower, so it still holds.
         positions = range(len(op.inputs)) if is_view else self._aliasing.in_place_inputs(op)
         inputs = {op.inputs[position] for position in positions if position < len(op.inputs)}
         output_bytes = bytes_of(op.outputs[0])

@@ -235,18 +235,17 @@ def _is_log_softmax(node: Node, axis: int) -> bool:
 
 
 def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether an op is a ScatterElements that adds one element to each row, the last axis.
-
-    The Equal in its copy (`_CopyWriter._scatter_add_ops`) compares the indices with column numbers of
-    int64, so the indices must be int64 too.
-    """
+    """Whether an op is a ScatterElements that adds one element to each row, and ``axis`` its last axis."""
     if qualified_name(node.op) != "ScatterElements":
         return False
     output = node.output_shape
+    last_axis = len(output) - 1
     return (
-        node.string_attribute("reduction", "none") == "add"
-        and node.int_attribute("axis", 0) % len(output) == axis == len(output) - 1
-        and node.required_shape(1) == (*output[:-1], 1)
+        axis == last_axis
+        and node.int_attribute("axis", 0) % len(output) == last_axis
+        and node.string_attribute("reduction", "none") == "add"
+        and node.required_shape(1) == (*output[:-1], 1)  # one index per row
+        # In the copy, Equal compares the indices with column numbers of int64 (`_scatter_add_ops`).
         and graph.program.vars[node.op.inputs[1]].dtype == "int64"
     )
 
@@ -323,10 +322,10 @@ class _CopyWriter:
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
 
     def copy(self, chain: _Chain) -> None:
-        """Add a copy of a chain, and let the matrix product ``chain.product`` read the copy's result.
+        """Add a copy of a chain before the first op that is to read the copy's result.
 
-        So do the consumers of the chain's result that `_consumers_of_original` does not list. The copy
-        is added before the first of these readers. No op of the chain may have been copied before.
+        These are ``chain.product`` and all consumers that cannot be in chunks with the original result
+        (`_consumers_of_original`).
         """
         self._copied_ops.update(chain.ops)
         original_readers = _consumers_of_original(self._graph, chain)
@@ -335,6 +334,7 @@ class _CopyWriter:
             for reader in self._graph.consumers(chain.result)
             if reader not in original_readers
         ]
+        # ``chain.axes`` has the tensors that the product needs. The copied ops omit all other outputs.
         names = {
             var: self._writer.new_var(var, _SUFFIX)
             for index in chain.ops
@@ -378,19 +378,21 @@ class _CopyWriter:
     def _log_softmax_ops(
         self, index: int, axis: int, names: Mapping[VarId, VarId]
     ) -> list[Op]:
-        """Return the ops of ``(x - max(x)) + max(log_softmax(x))``, which copy a LogSoftmax.
+        """Return the ops of ``(x - max(x)) + max(log_softmax(x))``, which copy a LogSoftmax along ``axis``.
 
-        The original op stays and runs before. Two ReduceMax over ``axis`` are added behind it, of its whole
-        input and output. Chunks of the returned ops read these maxima whole.
+        The original LogSoftmax stays. Behind it, two ReduceMax over ``axis`` are added, which compute both
+        maxima. ``names`` has the copy of each var of the chain.
         """
         op = self._graph.ops[index]
         data, output = op.inputs[0], op.outputs[0]
         data_maximum = self._add_row_maximum(data, index, axis, "_max")
         output_maximum = self._add_row_maximum(output, index, axis, "_log")
+        copied_data = names.get(data, data)  # an input from outside the chain is not copied
+        copied_output = names[output]
         shifted = self._writer.new_var(output, f"{_SUFFIX}_shifted")
         return [
-            self._named_op("Sub", (names.get(data, data), data_maximum), shifted),
-            self._named_op("Add", (shifted, output_maximum), names[output]),
+            self._named_op("Sub", (copied_data, data_maximum), shifted),
+            self._named_op("Add", (shifted, output_maximum), copied_output),
         ]
 
     def _add_row_maximum(self, var: VarId, index: int, axis: int, suffix: str) -> VarId:

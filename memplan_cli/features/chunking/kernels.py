@@ -124,19 +124,17 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
     """Whether SGEMM adds the products of each chunk in the same blocks as those of the whole op.
 
     The length of the blocks depends on the numbers of columns and of summed elements of the matrix
-    product (`_summing_block`). Only these splits change the number of columns:
-
-    - tiles of a convolution, whose columns are its output positions;
-    - tiles of a transposed convolution, whose columns are its input positions, halo included;
-    - columns of a matrix product. But a vector is multiplied by a kernel without blocks (gemv).
+    product (`_summing_block`). Of both, chunks change only the number of columns.
     """
     data, data_map, name = node.data_shape, split.inputs[0], qualified_name(node.op)
-    ranges = [(0, split.extent), *chunks]  # the whole op, and each chunk
+    # The whole op and each chunk, as ranges of an axis with ``columns_per_index`` columns at each index.
+    ranges = [(0, split.extent), *chunks]
     if split.role is Role.TILES and name in _CONVOLUTIONS:
-        # At one index of a spatial axis, all positions on the other spatial axes are columns.
+        # The columns are the positions in the output. ``split.extent`` is the length of its split axis.
         columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(node.required_shape(1)[1:])  # weight [M, C / group, *kernel]
     elif split.role is Role.TILES and name == "ConvTranspose" and data_map is not None:
+        # The columns are the positions in the input, so each range is mapped to the inputs it reads.
         length = data[data_map.axis]
         ranges = [data_map.range(chunk, length) for chunk in ranges]
         columns_per_index = prod(data[2:]) // length
@@ -145,7 +143,7 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
         columns_per_index = 1
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
-        return True
+        return True  # the number of columns is the same, or a vector is multiplied without blocks (gemv)
     columns = {(stop - start) * columns_per_index for start, stop in ranges}
     return len({_summing_block(count, summed) for count in columns}) == 1
 
@@ -163,17 +161,19 @@ def _summing_block(columns: int, summed: int) -> int:
 
 
 def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
-    """Whether each summed row begins at the same place in a vector register, whole and in chunks.
+    """Whether a row that is summed begins at the same place of a vector register in a chunk as in the whole op.
 
-    It does if the rows fill whole registers, or if the elements before each chunk do. True for
-    operators without summed rows.
+    From another place, its elements would be added in another order, which rounds differently.
     """
     row_divisor = _divisor_of_summed_row(node)
-    if row_divisor is None or row_divisor % _REGISTER_ELEMENTS == 0:
-        return True
+    if row_divisor is None:
+        return True  # the operator sums no rows
+    if row_divisor % _REGISTER_ELEMENTS == 0:
+        return True  # rows fill whole registers
     data, data_map = node.data_shape, split.inputs[0]
     if data_map is None or prod(data[: data_map.axis]) > 1:
-        return False  # chunks of an inner axis are not contiguous
+        return False  # the rows of a chunk are not contiguous in the whole input
+    # The elements before each chunk have to fill whole registers.
     elements_per_index = prod(data[data_map.axis + 1 :])
     starts = [data_map.range(chunk, data[data_map.axis])[0] for chunk in chunks]
     return all(start * elements_per_index % _REGISTER_ELEMENTS == 0 for start in starts)

@@ -31,11 +31,10 @@ _COUNT_DIVISORS = (2, 4, 6, 8)
 
 
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
-    """Yield programs with the plan's regions in fewer chunks, for a search that cuts each chunk again.
+    """Yield stages, that is programs to search further, in which the plan's regions have fewer chunks.
 
-    For example, 96 chunks become 48, 24, 16 and 12 in one program each, as the best number depends on the
-    operators. A region of at most `_MAX_CHEAP_CHUNKS` chunks keeps them: these add little work. Programs that
-    cannot be written are left out. All vars but those of chunks are ``kept_vars``: only chunks are cut again.
+    A later search cuts each of these coarse chunks again. 96 chunks become 48, 24, 16 and 12 in one stage
+    each, as the best number depends on the operators. Stages that cannot be written are left out.
     """
 
     def fewer(count: int, divisor: int) -> int:
@@ -51,12 +50,13 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
             replace(choice, count=count)
             for choice, count in zip(plan.state.choices, counts, strict=True)
         ]
-        outer = Search(stage.graph, stage.planned_vars, limit).with_measured_choices(choices)
-        if outer is not None:
+        coarse = Search(stage.graph, stage.planned_vars, limit).with_measured_choices(choices)
+        if coarse is not None:
             yield stage.rewritten(
-                outer.chunked.program,
-                outer.chunked.constants,
+                coarse.chunked.program,
+                coarse.chunked.constants,
+                # The vars of chunks are new in the coarse program. Only these may be cut.
                 kept_vars=stage.graph.kept_vars | frozenset(stage.graph.program.vars),
-                added_work=sum(choice.work for choice in outer.choices),
-                choices=outer.choices,
+                added_work=sum(choice.work for choice in coarse.choices),
+                choices=coarse.choices,
             )

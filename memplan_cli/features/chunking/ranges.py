@@ -134,16 +134,17 @@ def _ranges_for_outputs(
     """
     chunks: list[ChunkRanges] = []
     previous: _PreviousChunk | None = None
-    decided_ops = carrying_ops
     for chunk_outputs in outputs:
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
         carried_rows = _carried_ranges(graph, region, ranges)
         chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried_rows))
-        if previous is not None and decided_ops is None:
-            decided_ops = ranges.carrying_ops  # the second chunk decides for all later ones
-        previous = _PreviousChunk(ranges.op_ranges, decided_ops)
+        # Nothing is carried to the first chunk. So with None, the second one chooses the ops, for all later
+        # chunks too.
+        if previous is not None and carrying_ops is None:
+            carrying_ops = ranges.carrying_ops
+        previous = _PreviousChunk(ranges.op_ranges, carrying_ops)
     return tuple(chunks)
 
 
@@ -210,38 +211,35 @@ def _backward_ranges(
     outputs: Mapping[VarId, Range],
     previous: _PreviousChunk | None,
 ) -> _BackwardRanges | None:
-    """Propagate the ranges of one chunk from the region's outputs to its inputs.
+    """Return the ranges that one chunk needs of each op of a region, and those that it computes.
 
-    Returns for each op the range that the chunk needs, and the range that it computes. They are equal
-    but for a *carrying op*: it computes only what the previous chunk does not have, or nothing if that
-    has all. None if any other op would compute or read an empty range.
-
-    Ops are visited from last to first, so all consumers of an op come before it.
-
-    ``outputs`` are the ranges of the region's outputs that the chunk contributes; ``previous`` is
-    None for the first chunk, to which nothing is carried.
+    Both differ for a *carrying op*, which computes only the rows that the previous chunk does not have:
+    of the needed rows 14..34, after a chunk 0..18, only 18..34. ``outputs`` are the ranges of the region's
+    outputs in this chunk. ``previous`` is None for the first chunk. The result is None if a range that an
+    op computes, or reads for that, would be empty.
     """
     op_ranges: dict[int, Range] = {}
     computed: dict[int, Range] = {}
     needed = dict(outputs)
     carrying_ops = set()
-    for op_index in sorted(region.splits, reverse=True):
+    for op_index in sorted(region.splits, reverse=True):  # consumers before their producers
         op, split = graph.ops[op_index], region.splits[op_index]
-        op_range = _range_for_outputs(op, split, needed)
-        if op_range is None:  # a Concat reads nothing of this op's output in this chunk
+        needed_range = _range_for_outputs(op, split, needed)
+        if needed_range is None:  # a Concat reads nothing of this op's output in this chunk
             continue
-        op_ranges[op_index] = op_range
-        if previous is not None and previous.should_carry(graph, op_index, op_range):
+        op_ranges[op_index] = computed_range = needed_range
+        if previous is not None and previous.should_carry(graph, op_index, needed_range):
             carrying_ops.add(op_index)
-            op_range = previous.remaining_range(op_index, op_range)
-            if op_range[0] == op_range[1]:  # the previous chunk has all rows
-                continue
-        reads = _read_ranges(graph, op, split, op_range)
-        if op.type == "Concat":
+            computed_range = previous.remaining_range(op_index, needed_range)
+            if computed_range[0] == computed_range[1]:
+                continue  # the previous chunk has all rows
+        reads = _read_ranges(graph, op, split, computed_range)
+        if op.type == "Concat":  # it omits inputs of which it reads nothing
             reads = [(var, read) for var, read in reads if read[0] < read[1]]
-        if any(start >= stop for start, stop in (op_range, *(read for _, read in reads))):
+        ranges = (computed_range, *(read for _, read in reads))
+        if any(start >= stop for start, stop in ranges):
             return None
-        computed[op_index] = op_range
+        computed[op_index] = computed_range
         for var, read in reads:
             if graph.dataflow.producer.get(var) in region.splits:
                 known = needed.get(var, read)

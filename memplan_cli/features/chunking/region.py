@@ -269,9 +269,9 @@ class _Extension(NamedTuple):
 def _extensions(graph: Graph, region: Region) -> Iterator[_Extension]:
     """Yield the ops that can join a region, with each split that fits.
 
-    With some ops a path would lead out of the region and back (`_is_convex`). Ops on this path would wait
-    for the last chunk, and the first chunk would wait for them. Such an op can join as a duplicate if
-    it makes an input of the region and is light: it runs in chunks, and once whole for ops outside.
+    An op that joins may close a path that leaves the region and comes back (`_is_convex`). Such a path
+    could never run: its ops wait for the last chunk, and the first chunk waits for them. So this op
+    can only join as a duplicate, which runs in chunks, and once whole for the ops on the path.
     """
     neighbors, producers = _neighbors(graph, region)
     present_bytes = sum(map(graph.bytes, (*region.inputs, *region.outputs)))
@@ -288,6 +288,7 @@ def _extensions(graph: Graph, region: Region) -> Iterator[_Extension]:
         duplicated = region.duplicated | ({op_index} if is_duplicate else set())
         added_bytes = _added_boundary_bytes(graph, region, op_index, duplicated)
         for split_index, split in fitting_splits:
+            # A duplicate is computed twice, so it must be light and make an input of the region.
             can_duplicate = op_index in producers and _is_light(graph, op_index, split)
             if is_duplicate and not can_duplicate:
                 continue
@@ -412,25 +413,24 @@ def _is_convex(
 
     Of ``a -> b -> c``, the ops a and c are no region without b. Each chunk has a slice of both. So b,
     which reads all of a, could only run after the last chunk, but c needs b in the first.
-
-    A duplicated op runs twice: in slices in the chunks, and once whole, as an op outside. Chunks read
-    its slices, so no path comes back from its whole run to them. The op ``joining`` is not duplicated.
     ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
     only_in_chunks = in_chunks - region.duplicated
     first, last = min(in_chunks), max(in_chunks)
-    stack = [*outside_readers, *graph.readers(joining)]
+    stack = [*({*outside_readers, *graph.readers(joining)} - only_in_chunks)]
     visited: set[int] = set()
     while stack:
         index = stack.pop()
         # Ops stand in topological order, so a path that comes back has only ops between these two.
-        if not first < index < last or index in only_in_chunks or index in visited:
+        if not first < index < last or index in visited:
             continue
         visited.add(index)
         readers = set(graph.readers(index))
+        # The whole run of a duplicated op is outside the region. Readers in the chunks do not wait for it,
+        # as they read the slices of the op; only its readers outside continue the path.
         is_whole_run = index in region.duplicated
         if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False
-        stack += readers
+        stack += readers - only_in_chunks
     return True

@@ -261,15 +261,13 @@ class _ChunkWriter:
     def _write_op(self, index: int, split: Split) -> None:
         """Add the copy of one op that computes its range of a split, behind the slices that it reads.
 
-        The copy has other attributes and constant inputs where the operator needs that (`ChunkEdit`). If it
-        reads a halo, it may make a surplus: elements before and after its own slice of the first output.
-        These are sliced off.
+        The copy has other attributes and constant inputs where the operator needs that (`ChunkEdit`).
         """
         op, op_range = self._graph.ops[index], self._chunk.computed[index]
         edit = chunk_edit(self._graph.node_with_shapes(index), split, op_range)
-        inputs = self._input_slices(op, split, op_range, edit.constants)
+        inputs = self._add_input_slices(op, split, op_range, edit.constants)
         outputs = [
-            self._new_output(var, axis_map, op_range)
+            self._add_output(var, axis_map, op_range)
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         ]
         copy = op._replace(
@@ -280,6 +278,7 @@ class _ChunkWriter:
         )
         first_output_map = split.outputs[0]
         if first_output_map is not None and any(edit.surplus):
+            # The copy also makes elements before and after its own slice of the first output.
             axis = first_output_map.axis
             self._append_without_surplus(copy, op.outputs[0], axis, edit.surplus)
         else:
@@ -308,7 +307,7 @@ class _ChunkWriter:
             original=original,
         )
 
-    def _input_slices(
+    def _add_input_slices(
         self, op: Op, split: Split, op_range: Range, constants: Mapping[int, Dims]
     ) -> list[VarId]:
         """Add the slices that an op's copy reads, and return the inputs of the copy.
@@ -329,13 +328,13 @@ class _ChunkWriter:
                     inputs.append(self.slice_of(var, axis_map.axis, bounds))
         return inputs
 
-    def _new_output(self, var: VarId, axis_map: AxisMap | None, op_range: Range) -> VarId:
-        """Add and return the var of the slice of an output that this chunk makes.
+    def _add_output(self, var: VarId, axis_map: AxisMap | None, op_range: Range) -> VarId:
+        """Add the var of the slice of an output that this chunk makes; return its name, empty if it is omitted.
 
-        Returns the empty name of an omitted output if the op omits it, or if every chunk would
-        make it whole, as nothing reads it then.
+        The axis map gives the range of the slice.
         """
         if axis_map is None or not var:
+            # A region takes no op of which an output without an axis map is read, so the copy omits it.
             return VarId("")
         dims = list(self._graph.dims(var))
         start, stop = axis_map.range(op_range, dims[axis_map.axis])

@@ -189,6 +189,11 @@ class _Trial(NamedTuple):
     peak: int
     work: int
 
+    @property
+    def region_bytes(self) -> int:
+        """The most live bytes while the region runs."""
+        return self.choices[-1].after
+
 
 class Search:
     """Writes and measures programs with regions in chunks, and searches from one to the next.
@@ -206,9 +211,9 @@ class Search:
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
 
     def write_state(self, choices: Sequence[Choice]) -> State | None:
-        """Return the program with these regions in chunks, with its measured live bytes.
+        """Return the state of a program with these regions in chunks; None if it cannot be written.
 
-        None if `rewrite_in_chunks` cannot write it. Adds the ops of the program to those of ``self.limit``.
+        Its live bytes are computed from the live ranges. The ops of the program count for ``self.limit``.
         """
         chunked = rewrite_in_chunks(
             self.graph, [(choice.region, choice.count) for choice in choices]
@@ -239,13 +244,15 @@ class Search:
         )
 
     def with_measured_choices(self, choices: Iterable[Choice]) -> State | None:
-        """Return the state of these regions with measured ``after`` and ``work`` of each choice.
+        """Return the state with these regions in chunks; None if its program cannot be written.
 
-        None if its program cannot be written.
+        Each choice, that is a region and its number of chunks, gets two figures of the written program: the
+        most live bytes while the region runs (``after``), and the work that its chunks add (``work``).
         """
         state = self.write_state(tuple(choices))
         if state is None:
             return None
+        # Choice ``number`` belongs to the region of the same number in the state.
         measured_choices = [
             replace(
                 choice, after=state.region_peak(number), work=self._added_work(state, number)
@@ -289,14 +296,15 @@ class Search:
         return None
 
     def _with_equal_layers(self, state: State) -> State:
-        """Return the state in which layers like that of the last region get as many chunks.
+        """Return the state in which equal layers get as many chunks as the region of the last choice.
 
-        These are the regions of its pattern (`_pattern`) that need more than the budget: regions of
-        the state with fewer chunks, and new ones around tensors like its seed that share no op with
-        another region. If this would raise the height (`State.height`), the state stays as it is.
+        A layer is equal if its region has the same pattern, that is operators and sliced axes (`_pattern`).
+        Only layers that need more than the budget are changed. The state stays as it is if the change
+        would raise its height (`State.height`).
         """
         added = state.choices[-1]
         pattern = self._pattern(added.region)
+        # Equal layers that are in chunks already get more chunks.
         choices: list[Choice] = []
         for number, choice in enumerate(state.choices):
             needs_more_chunks = (
@@ -305,14 +313,15 @@ class Search:
                 and self._pattern(choice.region) == pattern
             )
             choices.append(replace(choice, count=added.count) if needs_more_chunks else choice)
+        # Equal layers that still run whole get a region, which is grown from the tensor like the last seed.
         chunked_ops = {index for choice in choices for index in choice.region.splits}
         for seed in self._vars_like(added.region.seed):
-            before = state.peak_at_producer(seed)
-            if before <= self.budget:
+            seed_peak = state.peak_at_producer(seed)
+            if seed_peak <= self.budget:
                 continue
             for region in self._regions_from(seed, added.region.axis):
                 if self._pattern(region) == pattern and chunked_ops.isdisjoint(region.splits):
-                    choices.append(Choice(region, added.count, before))
+                    choices.append(Choice(region, added.count, before=seed_peak))
                     chunked_ops |= region.splits.keys()
                     break
         if tuple(choices) == state.choices:
@@ -323,17 +332,16 @@ class Search:
         return equal_state
 
     def _vars_like(self, var: VarId) -> Iterator[VarId]:
-        """Yield the vars that ops like the producer of a var make, of about as many bytes.
-
-        Chunks of one region are not all of one length.
-        """
+        """Yield the outputs of about as many bytes as ``var`` that ops of its operator make; also ``var``."""
         graph = self.graph
         producer = graph.ops[graph.dataflow.producer[var]]
         position, size = producer.outputs.index(var), graph.bytes(var)
+        # If the program has chunks already, equal layers are chunks of one region. These may differ in length.
+        tolerance = _EQUAL_LAYERS_DIFFERENCE * size
         for op in graph.ops:
             if op.type == producer.type and len(op.outputs) > position:
                 other = op.outputs[position]
-                if other and abs(graph.bytes(other) - size) <= _EQUAL_LAYERS_DIFFERENCE * size:
+                if other and abs(graph.bytes(other) - size) <= tolerance:
                     yield other
 
     def _promising_trials(self, state: State) -> list[_Trial]:
@@ -392,16 +400,11 @@ class Search:
     def _trials_of_region(
         self, state: State, region: Region, current_count: int
     ) -> Iterator[_Trial]:
-        """Yield a region in more and more chunks than ``current_count``, which is 0 for a new region.
+        """Yield trials of a region in more and more chunks; it has ``current_count`` of them in the state.
 
         A trial is *useful* if the most live bytes while the region runs are well below those of the last
-        useful trial, or at first of the state's peak (`_max_useful_bytes`). The last trial is one within
-        the budget, or a useless one with at least twice the chunks of the last useful one: 3 chunks after
-        2 may be useless, while 4 are useful.
-
-        - New region: all trials are yielded. If the first one is useless, no more are made.
-        - Region in chunks: only useful trials are yielded. Otherwise, each step of the search would give it
-          a few more chunks, which lower the peak a little.
+        useful trial, or at first below the state's peak (`_max_useful_bytes`). Of a new region, whose
+        ``current_count`` is 0, all trials are yielded; of a region in chunks only the useful ones.
         """
         is_new_region = current_count == 0
         useful_bytes, useful_count = state.peak, current_count
@@ -413,23 +416,26 @@ class Search:
             trial = self._trial(state, region, count)
             if trial is None:
                 continue
-            region_bytes = trial.choices[-1].after
+            region_bytes = trial.region_bytes
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
+            # With useless trials, each step of the search would give a region a few more chunks.
             if is_useful or is_new_region:
                 yield trial
-            is_within_budget = region_bytes <= self.budget
-            # With no useful trial of a new region, ``useful_count`` is 0, so its first useless one is the last.
-            has_twice_the_chunks = count >= 2 * useful_count
-            if is_within_budget or (not is_useful and has_twice_the_chunks):
+            if region_bytes <= self.budget:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
+            elif count >= 2 * useful_count:
+                # 3 chunks after 2 may be useless, while 4 are useful. So trials go on up to twice the chunks
+                # of the last useful one. A new region whose first trial is useless has none: ends at once.
+                return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        The other regions of the state stay, except those that share ops with this one. But the region is
-        measured without them, to write fewer ops. Its bytes may be too high, as all other ops run whole.
+        The trial keeps the other regions of the state that share no op with this one. But to write fewer
+        ops, its bytes are measured in a program in which only this region is in chunks. These bytes may be
+        higher than in the trial's own program, as all other ops run whole.
         """
         ops = set(region.splits)
         others = tuple(
@@ -442,8 +448,8 @@ class Search:
         (measured,) = alone.choices
         return _Trial(
             choices=(*others, measured),
-            # An estimate of the program's peak by the ops that this changes: those of the region, and the
-            # state's peak op, if it is not one of them. `_step` measures the whole program.
+            # Of the region's ops, and of the state's peak op, if that is not one of them. `_step` measures the
+            # whole program later.
             peak=max(measured.after, alone.op_peak(state.peak_op)),
             work=measured.work,
         )

@@ -19,7 +19,7 @@ from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs
-from memplan_cli.onnx_io.runs.input_files import InputEntry, array_of, read_file, within_limit
+from memplan_cli.onnx_io.runs.input_files import InputEntry, array_of, check_limit, read_file
 from memplan_cli.onnx_io.types import container_and_tensor_type, is_extension_dtype
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Storage:
         Raises:
             SettingsError: the disk is full, or all arrays together exceed the limit.
         """
-        self.stored_bytes = within_limit(where, self.stored_bytes + array.nbytes)
+        self.stored_bytes = check_limit(where, self.stored_bytes + array.nbytes)
         file = self.folder / f"{self.file_count}.npy"
         self.file_count += 1
         if is_extension_dtype(array.dtype):  # numpy cannot write the name of such a dtype
@@ -102,7 +102,7 @@ def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
             )
         if entry.name in entries:
             raise SettingsError(f"{entry.where}: input {entry.name[:100]!r} is given twice")
-        total_bytes = within_limit(entry.where, total_bytes + entry.bytes)
+        total_bytes = check_limit(entry.where, total_bytes + entry.bytes)
         _check_type(entry, value)
         entries[entry.name] = entry
     storage = Storage()

@@ -114,7 +114,7 @@ def _unreadable(where: str, error: Exception) -> SettingsError:
     return SettingsError(f"{where} cannot be read: {first_line(error)}")
 
 
-def within_limit(where: str, size: int) -> int:
+def check_limit(where: str, size: int) -> int:
     """Return ``size``, a number of bytes.
 
     Raises:
@@ -186,7 +186,7 @@ def _read_header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str
     if any(dim < 0 for dim in shape):
         raise SettingsError(f"{where} has a negative dim")
     declared_bytes, data_bytes = prod(shape) * dtype.itemsize, size - file.tell()
-    within_limit(where, max(declared_bytes, data_bytes))
+    check_limit(where, max(declared_bytes, data_bytes))
     if declared_bytes != data_bytes:
         raise SettingsError(
             f"{where} declares {declared_bytes} bytes of data and has {data_bytes}"
@@ -294,7 +294,7 @@ def _decoded_tensor(tensor: TensorProto, where: str) -> NDArray[Any]:
         raise SettingsError(f"{where} holds no tensor") from error
     if any(dim < 0 for dim in tensor.dims):
         raise SettingsError(f"{where} has a negative dim")
-    within_limit(where, prod(tensor.dims) * dtype.itemsize)
+    check_limit(where, prod(tensor.dims) * dtype.itemsize)
     if sum(bool(getattr(tensor, field)) for field in _TENSOR_DATA) > 1:
         raise SettingsError(f"{where} has its data twice")
     return np.asarray(numpy_helper.to_array(tensor))
@@ -348,7 +348,7 @@ def _json_entry(name: str, entry: Mapping[str, Any], where: str) -> InputEntry:
     """Return one input of a JSON file: literal values, a distribution, or only a shape.
 
     Raises:
-        SettingsError: a key is unknown, or the shape or a value is missing or invalid.
+        SettingsError: a key is unknown, the shape or a value is missing or invalid, or there are too many bytes.
     """
     unknown = sorted(entry.keys() - _KEYS)
     if unknown:
@@ -369,7 +369,7 @@ def _json_entry(name: str, entry: Mapping[str, Any], where: str) -> InputEntry:
         return described
     if shape is None:
         raise SettingsError(f"{where} has no shape to draw values for")
-    within_limit(where, prod(shape) * _DRAWN_ITEM_BYTES)
+    check_limit(where, prod(shape) * _DRAWN_ITEM_BYTES)
     return replace(described, load=partial(_drawn_values, name, shape, draw))
 
 
@@ -411,7 +411,7 @@ def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
         raise SettingsError(
             f"{where} has {data.size} values for shape {list(shape)}", hint="give all, or one"
         )
-    within_limit(where, count * data.itemsize)
+    check_limit(where, count * data.itemsize)
     if data.ndim:
         return replace(literal, load=lambda: (data.reshape(shape),))
     return replace(literal, load=lambda: (np.full(shape, data),))
@@ -423,7 +423,7 @@ def _json_shape(shape: object, where: str) -> tuple[int, ...] | None:
         return None
     match shape:
         case list() if all(type(dim) is int and 0 <= dim < 2**63 for dim in shape):
-            within_limit(where, prod(shape))  # an element has at least one byte
+            check_limit(where, prod(shape))  # an element has at least one byte
             return tuple(shape)
     raise SettingsError(f"{where}: a shape is a list of numbers, as in [1, 3, 224, 224]")
 

@@ -200,14 +200,13 @@ class Requirements:
     def of_input(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
         """Yield the requirements on a model input: those on the values that are computed from it.
 
-        Each requirement on a copy of the input, such as the result of a Reshape, is one on the input. The sum of
-        the input and another value is only known to be positive if the input is. So of the requirements on the
-        sum, and on copies of the sum, only "positive" is one on the input.
+        All requirements on a copy of the input hold for the input. If the sign is all that a value has from the
+        input, only "positive" does: Log(x + y) requires a positive x, but indices ``x + y`` require nothing of x.
         """
         seen: set[tuple[str, _Origin]] = set()
         stack: list[tuple[str, _Origin]] = [(name, "copy")]
         while stack:
-            value, origin = stack.pop()
+            value, origin = stack.pop()  # ``value`` is computed from the input; see `_Origin`
             if (value, origin) in seen:
                 continue
             seen.add((value, origin))
@@ -222,15 +221,15 @@ class Requirements:
     ) -> Requirement | None:
         """Return what a node requires of the input at ``position``; None if any value will do.
 
-        An Equal accepts any value. One equal to its other input is wanted all the same: models compare an input,
-        such as a sample rate, with a number that they support.
+        For an Equal, any value is valid, but that of its other input is asked for: models compare an input, such
+        as a sample rate, with a number that they support.
         """
         operand = (node.op_type, position)  # in one of the tables at most
         if operand in _INDEXED:
             return Requirement("index", high=self._index_limit(node, _INDEXED[operand], dims))
         if operand == ("OneHot", 0):
             depth = self._integers.get(node.input[1], _ONE_HOT_DEPTH)
-            return Requirement("index", high=depth)
+            return Requirement("index", high=depth)  # 0 .. depth - 1
         if operand in _SMALL_VALUES:
             return Requirement("values", values=_SMALL_VALUES[operand])
         if operand in _SHAPES:
@@ -364,7 +363,7 @@ class Feeder:
     def _drawn_spec(self, value: ValueInfoProto, dims: Mapping[str, int]) -> FeedSpec:
         """Return how to draw an input at random; dims that stay unknown become 1."""
         container, tensor = container_and_tensor_type(value)
-        # A dim without a name gets one that no other dim has: it may be bound too.
+        # A dim without a name gets a new one, such as ``x_dim0``, which ``dims`` may bind as any other.
         declared = tensor_dims(value, tensor, self._names_taken)
         shape = tuple(1 if dim is None else dim for dim in _bound_shape(declared, dims))
         if tensor.elem_type == TensorProto.STRING:

@@ -91,14 +91,13 @@ def restore_annotations(
 ) -> bool:
     """Declare removed types again, in place, where they tell more than inference; return whether any does.
 
-    They were removed before inference, which would have kept them (`take_types`, `take_named_dims`). In a
-    removed type, a dim name that no input has is replaced by the expression that inference gives for it, if that
-    is the same everywhere. Then bound names are replaced by their sizes. A type that contradicts the
-    inferred one after that is not declared.
+    A removed type may have dim names that no input has. Such a name is replaced by the dim that inference found
+    in its place, if this is the same dim everywhere (`_unique_expressions`). Bound names are replaced by their
+    sizes. The result is declared unless it contradicts the inferred type.
 
     Args:
         model: the model given to inference.
-        annotations: the removed types, by graph.
+        annotations: the types that were removed before inference, by graph (`take_types`, `take_named_dims`).
         inferred_model: the inferred model, with its graphs in the same order.
         names: the dim names of the inputs, and the sizes of bound names.
 
@@ -186,11 +185,11 @@ def _with_expressions(
 
 
 def _reject_wrong_bindings(expressions: Mapping[str, Dim], dims: Mapping[str, int]) -> None:
-    """Refuse to bind a name that has an expression, unless the expression is the same number.
+    """Refuse to bind a name to another size than follows from the dims of the inputs.
 
     Args:
-        expressions: The expression of each name that no input has. Bound names in it are replaced by their
-            sizes: it is a number if all are bound.
+        expressions: For each dim name that no input has, its dim as an expression in names of inputs, such as
+            ``n + 1``, with bound names replaced by their sizes. It is a number if all are bound.
         dims: The bound sizes by name.
 
     Raises:

@@ -70,8 +70,8 @@ _IR_VERSION = 10
 def infer_shapes(data: bytes) -> ModelProto:
     """Parse a serialized model; return it with inferred types and shapes, values of shapes propagated.
 
-    Nodes on which inference crashes or errs are changed in the model that it gets
-    (`_change_node_for_inference`); the result has the original nodes again.
+    Nodes on which ONNX's inference crashes or errs are changed before (`_change_node_for_inference`); the result
+    has the original nodes again.
 
     Raises:
         Exception: of many types; inference does not accept the model.
@@ -87,7 +87,8 @@ def infer_shapes(data: bytes) -> ModelProto:
         del model  # inference makes two more copies
         return _infer(data)
     inferred = _infer(model.SerializeToString())
-    # Inference returns the same graphs and nodes in the same order.
+    # Inference returns the same graphs and nodes in the same order. So the graphs are listed as in
+    # `_change_for_inference`, main graph first, to find them by the index that it returned.
     inferred_graphs = [graph for graph, _ in _with_typed_names(inferred.graph)]
     for (graph_index, node_index), original in originals.items():
         # None of these operators has subgraphs, in which types would be lost.

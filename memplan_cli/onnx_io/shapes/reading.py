@@ -116,9 +116,8 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
 def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     """Read a program; while nodes contradict declared types, read it again without these types.
 
-    A warning names the first contradiction. In contradictions of the last reading (``remaining``) two nodes disagree:
-    their values get no shape, or are an error if the user gave the shape. Blocks that are never run may
-    contradict themselves, and their values take no memory.
+    A warning names the first contradiction. Values on which nodes disagree without any declared types get no
+    shape. Blocks that are never run may contradict themselves, and their values take no memory.
 
     Raises:
         SettingsError: a shape was given that the value's node contradicts.
@@ -131,12 +130,14 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
         remaining = _contradictions_in_run_blocks(source, loaded)
-    # After the loop, because a reading with other types may find other blocks that are never run.
+    # In what is still contradicted (``remaining``), no declared type is left to blame: two nodes disagree, or a
+    # node disagrees with a shape that the user gave.
+    # Only now, because a reading with other types may find other blocks that are never run.
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:
         return loaded
-    _reject_wrong_shapes(remaining, bindings)  # shapes that the user gave are in every reading
+    _reject_wrong_shapes(remaining, bindings)
     more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
     warnings = [f"{WRONG_DECLARATIONS}: {first_found[0]}{more}"]
     program = loaded.program

@@ -263,10 +263,10 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """Return a result with the dtype that its operand had before `_carried`, which replaces dtypes that numpy lacks.
+    """Undo `_carried` in a result: view it as the dtype of its operand, if numpy lacks this dtype.
 
-    If bfloat16 was carried as uint16, for example, a result of uint16 is viewed as bfloat16: the node only moves
-    elements. ``operands`` are those before `_carried`, with at most one dtype that numpy lacks.
+    For example, `_carried` views bfloat16 as uint16. The node only moves elements, so its result of uint16 is one
+    of bfloat16. ``operands`` are those before `_carried`, with at most one dtype that numpy lacks.
     """
     import numpy as np
 

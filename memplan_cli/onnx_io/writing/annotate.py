@@ -65,7 +65,7 @@ def annotated(
     return _assembled(
         rest,
         nodes=_annotated_nodes(graph, program, notes),
-        # With all other notes: a value without value_info gets one.
+        # Placements that were not taken above belong to other values. One without value_info gets it here.
         values=value_notes.annotated(graph.value_info),
         metadata=metadata,
     )

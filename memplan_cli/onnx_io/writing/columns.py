@@ -277,16 +277,18 @@ def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
 
     Smaller pieces need less themselves, but more nodes. So all sizes from `PIECE` on are tried, doubled each
     time, and no cut at all. Only a share of the model's number of nodes may be added, unless pieces are so
-    large that a node costs nothing beside them (`_FREE_PIECE`).
-
-    ``value_bytes`` has the bytes of values, as far as they are known.
+    large that a node costs nothing beside them (`_FREE_PIECE`). ``value_bytes`` has the bytes of values, as
+    far as they are known.
     """
     products = list(_products(model.graph))
-    widest = widest_of(model, value_bytes)
+    widest = widest_of(
+        model, value_bytes
+    )  # a run needs this much without any Concat of pieces
     largest = max((_float_bytes(product.weight) for product in products), default=0)
     node_count = sum(len(graph.node) for graph in graphs(model.graph))
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
-    cuts = [_Cut(PIECE, (), largest)]  # first, so that it is chosen among equal ones
+    # No cut at all: the largest part is a whole operand. It is the first, so that `min` prefers it among equals.
+    cuts = [_Cut(PIECE, products=(), largest_part=largest)]
     piece_bytes = PIECE
     while piece_bytes < largest:
         pays = [product.pays(piece_bytes, value_bytes, widest) for product in products]

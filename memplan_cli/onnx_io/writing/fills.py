@@ -55,9 +55,9 @@ def make_fills(
     result over this operand. An operator cannot overwrite a constant, so a run copies it first. The result of
     a ConstantOfShape, called a fill, is overwritten without a copy.
 
-    No node gets wider (`width`: the bytes of its operands and results) than the widest one is. A constant
-    stays if a consumer has no room for its fills, and for those of constants that are replaced already.
-    The constants that are read first are replaced first.
+    No node gets wider (`width`: the bytes of its operands and results) than the widest one is. So a constant
+    stays if its fills and the fills of constants chosen before would together make a consumer too wide. The
+    constants that are read first are chosen first.
 
     Args:
         model: The model.

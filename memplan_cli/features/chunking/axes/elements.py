@@ -249,14 +249,12 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     The data of the chunk is already cut to the range that the chunk reads, so along this axis the Slice begins
     at 0 and ends at the length of the range. Of ``data[3:19:2]``, which has 8 elements, the chunk with the elements
     2 and 3 reads ``data[7:10]``, and takes ``[0:3:2]`` of that. Along other axes it slices what the node slices.
-
-    No edit if the split is along another axis: then the starts and ends of the node hold for the chunk.
     """
     data_map = split.inputs[_DATA]
     starts_and_steps = _starts_and_steps(node) or {}  # None only for nodes without splits
     if data_map is None or data_map.axis not in starts_and_steps:
-        return ChunkEdit()
-    # All steps are positive. A stop may lie behind the last element that is taken, but not behind the next one.
+        return ChunkEdit()  # split along another axis: starts and ends are as in the node
+    # The element after the last one would be at ``start + length * step``, as steps are positive.
     start_stop_step = {
         axis: (start, start + node.output_shape[axis] * step, step)
         for axis, (start, step) in starts_and_steps.items()
@@ -269,10 +267,9 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     if node.ints_attribute("starts"):  # before opset 10: attributes, and no steps
         return ChunkEdit({"starts": starts, "ends": stops, "axes": axes})
     inputs = {_STARTS: starts, _STOPS: stops, _AXES: axes, _STEPS: steps}
-    given = [
-        at for at in inputs if node.input_shape(at) is not None
-    ]  # axes and steps may be omitted
-    return ChunkEdit(constants={at: inputs[at] for at in given})
+    # Axes and steps that the node omits stay omitted: such an input has no shape.
+    present = [at for at in inputs if node.input_shape(at) is not None]
+    return ChunkEdit(constants={at: inputs[at] for at in present})
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:

@@ -35,8 +35,9 @@ def _splits_except(
     """Return the splits along the axes of the first input, except those that ``mixed_axes`` returns.
 
     An operator mixes an axis if an element of its result depends on several elements of the axis.
-    Further inputs are broadcast to the first one. An output that lacks the split axis, such as
-    statistics, has no `AxisMap`: every chunk makes it whole.
+    Further inputs are broadcast to the first one. The outputs, such as the result and the means of
+    rows, have all axes that are not mixed. An output of another shape gets no `AxisMap`: then the op
+    is only computed in chunks if nothing reads this output.
     """
     data = node.data_shape
     mixed = {axis % len(data) for axis in mixed_axes(node)}
@@ -50,7 +51,7 @@ def _splits_except(
             {
                 position: _same_axis(data, shape, axis)
                 for position, shape in enumerate(node.outputs)
-                if shape
+                if shape  # neither omitted (None) nor a scalar, which has no axes
             },
         )
         for axis in range(len(data))

@@ -47,21 +47,21 @@ def _quantized_splits(
     """Return the splits that ``rule`` gives for the float operator of a quantized one.
 
     ``operands`` are the positions of the float operator's inputs. The other inputs are scales and zero
-    points, which stay whole. The kernels take one scale for the first operand. A weight may have a scale
-    for each channel, and must stay whole then: only splits of the first operand alone are left.
+    points, which stay whole.
     """
     float_splits = rule(_operands_only(node, operands))
     parameters = [
         shape for at, shape in enumerate(node.inputs) if at not in operands and shape
     ]
-    has_scale_per_channel = any(prod(shape) > 1 for shape in parameters)
+    # A weight may have a scale and zero point for each channel. The first operand has only one of each.
+    has_parameter_per_channel = any(prod(shape) > 1 for shape in parameters)
     splits = []
     for split in float_splits:
-        if has_scale_per_channel and any(read is not None for read in split.inputs[1:]):
-            continue
-        # Sums of integers are exact, so chunks of any length give the same bits (`Role.FREE`). But chunks of
-        # columns slice the weight, which copies it at run time. They keep the role COLUMNS, so that `Graph`
-        # refuses this copy.
+        slices_weight = any(read is not None for read in split.inputs[1:])
+        if has_parameter_per_channel and slices_weight:
+            continue  # the chunk of the weight would need a chunk of its scales
+        # FREE: chunks of any length give the same bits, as sums of integers are exact. COLUMNS says also that
+        # the second operand is sliced: `Graph` rejects the split if this is a weight, but not if an op made it.
         role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
         reads = dict(zip(operands, split.inputs, strict=True))
         splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))

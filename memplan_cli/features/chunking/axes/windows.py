@@ -150,30 +150,26 @@ def _pooling_splits(node: Node) -> tuple[Split, ...]:
 def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, and along each spatial axis in ``stride`` outputs at a time.
 
-    Input ``i`` adds to ``reach`` outputs, from ``i * stride - pad`` on. A chunk ``start..stop`` has the
-    outputs from ``start * stride`` to ``stop * stride - 1``. The first input that adds to them is
-    ``start - (reach - 1 - pad) // stride``, the last one ``stop + (pad - 1) // stride``. With stride 2,
-    reach 4 and pad 1, the chunk 2..4 has the outputs 4 to 7 and reads the inputs 1 to 4.
-
-    A spatial axis is not split if the padding follows from the sizes of the output, if windows leave
-    gaps, or if the padding is as long as a window.
+    Input ``i`` adds to the ``reach`` outputs from ``i * stride - pad`` on. A chunk ``start..stop`` makes
+    the outputs ``start * stride .. stop * stride``, and reads all inputs that add to them. With stride 2,
+    reach 4 and pad 1, the chunk 2..4 makes outputs 4..8 and reads inputs 1..5. All ranges are half-open.
     """
     by_sample = same_axis_splits(node, (0,))
     auto_pad = node.string_attribute("auto_pad", "NOTSET")
     if node.ints_attribute("output_shape") or auto_pad not in {"NOTSET", "VALID"}:
-        return by_sample
+        return by_sample  # the padding follows from the sizes of the output
     by_tile = []
     for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node)):
         stride, reach, pad = window.stride, window.reach, window.pads[0]
         if reach < stride or reach <= pad:
-            continue
-        read = AxisMap(
-            axis,
-            halo_before=(reach - 1 - pad) // stride,
-            halo_after=(pad - 1) // stride + 1,  # as the range includes the last input
-        )
+            continue  # windows leave gaps, or the padding is as long as a window
+        # The first input that adds to output ``start * stride``, and the last that adds to output
+        # ``stop * stride - 1``, are ``start - halo_before`` and ``stop + halo_after - 1``.
+        halo_before, halo_after = (reach - 1 - pad) // stride, (pad - 1) // stride + 1
+        read = AxisMap(axis, halo_before=halo_before, halo_after=halo_after)
+        written = AxisMap(axis, scale=stride)
         extent = -(-node.output_shape[axis] // stride)
-        by_tile.append(node.split(extent, {0: read}, {0: AxisMap(axis, stride)}, Role.TILES))
+        by_tile.append(node.split(extent, {0: read}, {0: written}, Role.TILES))
     return (*by_sample, *by_tile)
 
 
@@ -211,17 +207,21 @@ def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> Chun
 def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, rows and columns of DepthToSpace or SpaceToDepth.
 
-    Each row or column of the smaller image is ``blocksize`` of the larger one.
+    A chunk is a range of rows or columns of the smaller image. Each of them is ``blocksize`` rows or
+    columns of the larger image.
     """
     block = node.int_attribute("blocksize", 1)
-    enlarges = node.op.type == "DepthToSpace"
+    if node.op.type == "DepthToSpace":
+        smaller_image, data_scale, output_scale = node.data_shape, 1, block
+    else:
+        smaller_image, data_scale, output_scale = node.output_shape, block, 1
     spatial = (
         node.split(
-            (node.data_shape if enlarges else node.output_shape)[axis],
-            {0: AxisMap(axis, 1 if enlarges else block)},
-            {0: AxisMap(axis, block if enlarges else 1)},
+            extent=smaller_image[axis],
+            inputs={0: AxisMap(axis, scale=data_scale)},
+            outputs={0: AxisMap(axis, scale=output_scale)},
         )
-        for axis in (2, 3)
+        for axis in SPATIAL_AXES
     )
     return (*same_axis_splits(node, (0,)), *spatial)
 

@@ -14,7 +14,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     Rule,
     RuleNode,
     last_as,
-    part,
+    quotient,
 )
 from memplan_cli.onnx_io.shapes.domains.rule_node import like as same_type
 from memplan_cli.onnx_io.shapes.symbolic.dim_rules import larger_dim, sum_dims
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dim, Shape
 
-_PACKED = 5
+_PACKED_RANK = 5
 """Dims of packed queries, keys and values: (batch, length, heads, 3, head size)."""
 
 _SEPARATE_HEADS_RANK = 4
@@ -53,7 +53,7 @@ def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[Output
     heads, sizes = node.int_attribute("num_heads"), node.ints_attribute("qkv_hidden_sizes")
     hidden: Dim = sizes[2] if len(sizes) == 3 else None
     if not sizes and weights is not None:
-        hidden = part(weights[1], 3)
+        hidden = quotient(weights[1], 3)
     elem_type = node.elem_type(like)
     past_shape = node.shape_of_rank(past, 5) if node.has_input(past) else None
     if shape is None or len(set(sizes)) > 1 or (node.has_input(past) and past_shape is None):
@@ -61,7 +61,7 @@ def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[Output
     length = shape[1] if past_shape is None else sum_dims((past_shape[3], shape[1]))
     if node.int_attribute("past_present_share_buffer"):
         length = past_shape[3] if past_shape is not None else None
-    present = (2, shape[0], heads or None, length, part(hidden, heads))
+    present = (2, shape[0], heads or None, length, quotient(hidden, heads))
     return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, present)]
 
 
@@ -81,7 +81,7 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     query, key, value = (node.input_shape(index) for index in range(3))
     if query is None or not heads or (node.has_input(1) and key is None):
         return [OutputType(elem_type, None)] * 4
-    if len(query) == _PACKED:
+    if len(query) == _PACKED_RANK:
         batch, length, head_count, _, head_size = query
         hidden = product((head_count, head_size))
         return [
@@ -89,7 +89,7 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
             *[OutputType(elem_type, None)] * 3,
         ]
     value_width, length = _values_and_length(key, value, heads)
-    head, value_head = part(query[-1], heads), part(value_width, heads)
+    head, value_head = quotient(query[-1], heads), quotient(value_width, heads)
     past = node.shape_of_rank(6, 4) if node.has_input(6) else None
     if node.has_input(8) or (node.has_input(6) and past is None):
         total_length = None
@@ -111,7 +111,7 @@ def _values_and_length(key: Shape | None, value: Shape | None, heads: int) -> tu
 
     (n: batch, t: keys, h: heads, d: head size, e: value head size)
     """
-    if key is not None and len(key) == _PACKED:  # keys and values in one
+    if key is not None and len(key) == _PACKED_RANK:  # keys and values in one
         return product((key[2], key[4])), key[1]
     if value is None:
         return None, None
@@ -123,11 +123,9 @@ def _values_and_length(key: Shape | None, value: Shape | None, heads: int) -> tu
 def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
     """Attention of the standard domain, with heads as a dim or merged into the last one.
 
-    q (n, h, s, d), k (n, g, t, d), v (n, g, t, e) -> (n, h, s, e), present keys (n, g, p + t, d), present
-    values (n, g, p + t, e), scores (n, h, s, p + t). Merged: q (n, s, h d), k (n, t, g d), v (n, t, g e)
-    -> (n, s, h e), and the same further outputs. Past keys are input 4.
-
-    (n: batch, s: queries, t: keys, p: past keys, h: heads, g: key and value heads, d: head size, e: value head size)
+    Query, key and value are (batch, heads, length, head size) or merged (batch, length, heads * head size), and
+    so is the result. Key and value have ``kv_heads``, and value has a head size of its own. The present keys and
+    values are never merged. Past keys are input 4.
     """
     query, key, value = (
         node.shape_of_rank(index, _MERGED_HEADS_RANK, _SEPARATE_HEADS_RANK)
@@ -145,8 +143,9 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
             return unknown_shapes
         batch, queries, _ = query
         kv_batch, new_keys, key_width = key
-        head_size, value_head_size = part(key_width, kv_heads), part(value[2], kv_heads)
-        # The width of the values is h e itself if h = g, even if it cannot be divided by g.
+        head_size = quotient(key_width, kv_heads)
+        value_head_size = quotient(value[2], kv_heads)
+        # With equal numbers of heads, the result is as wide as the values, even if that cannot be divided.
         width = value[2] if heads == kv_heads else product((heads, value_head_size))
         result: Shape = (batch, queries, width)
     else:
@@ -160,6 +159,7 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
         total_keys = None if past is None else sum_dims((past[2], new_keys))
     return [
         OutputType(node.elem_type(0), result),
+        # Present keys, present values, and scores.
         OutputType(node.elem_type(1), (kv_batch, kv_heads, total_keys, head_size)),
         OutputType(node.elem_type(2), (kv_batch, kv_heads, total_keys, value_head_size)),
         OutputType(node.elem_type(0), (batch, heads, queries, total_keys)),
@@ -181,7 +181,7 @@ def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
     if query is None or not heads or not kv_heads:
         return [OutputType(elem_type, None)]  # and the caches are unknown
     is_packed = not node.has_input(1)
-    head = part(query[2], heads + 2 * kv_heads if is_packed else heads)
+    head = quotient(query[2], heads + 2 * kv_heads if is_packed else heads)
     output = product((heads, head)) if is_packed else query[2]
     length = node.scalar_dim(6)
     if node.has_input(3):

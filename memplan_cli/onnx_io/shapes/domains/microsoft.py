@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     broadcasting,
     last_as,
     like,
-    part,
+    quotient,
 )
 from memplan_cli.onnx_io.shapes.symbolic.dim_rules import pad_shape
 from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, product
@@ -43,7 +43,9 @@ def _bias_split_gelu(node: RuleNode) -> Sequence[OutputType]:
     """BiasSplitGelu: (.., 2 n) -> (.., n)."""
     shape = node.input_shape(0)
     return [
-        OutputType(node.elem_type(0), last_as(shape, part(shape[-1], 2)) if shape else None)
+        OutputType(
+            node.elem_type(0), last_as(shape, quotient(shape[-1], 2)) if shape else None
+        )
     ]
 
 

@@ -116,7 +116,7 @@ def broadcasting(*inputs: int) -> Rule:
     return rule
 
 
-def part(dim: Dim, count: Dim) -> Dim:
+def quotient(dim: Dim, count: Dim) -> Dim:
     """Return ``dim / count`` if the division leaves no remainder for any value of the dims, else None."""
     return None if dim is None or count in (None, 0) else divide_dims((dim,), [count])
 

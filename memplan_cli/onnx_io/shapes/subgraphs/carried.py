@@ -70,10 +70,8 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    This is ``before`` if the shape of ``after`` is unknown and the declared type is complete: then
-    no change is seen, and ``before`` differs from the declared type only in known dims of the initial value. Else an
-    equal dim stays, and any other dim is the declared one, or unknown if none is declared. A declared number that
-    the initial value has too is not used for such a dim: it may hold in the first iteration only.
+    Dims that are equal before and after the iteration stay. Any other dim is the declared one; it is unknown if
+    none is declared, or if the declared number is that of the initial value (`_without_initial_dims`).
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.
@@ -82,7 +80,7 @@ def _widened_state(
         declared: The type that the subgraph declares for its input.
     """
     if shape_in(after) is None and is_complete(declared):
-        return before
+        return before  # what the subgraph returns is unknown, so nothing speaks against the declared type
     unchanged_dims = widened(before, after)  # others are unknown
     return merged(unchanged_dims, _without_initial_dims(initial, declared))
 

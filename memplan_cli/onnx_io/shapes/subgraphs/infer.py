@@ -86,14 +86,13 @@ def _infer_subgraphs_of(
     """Infer the subgraphs of one node, and return the types of its outputs that were unknown or wrong.
 
     A *state* is a value that a Loop or Scan carries from one iteration to the next. ONNX's inference keeps
-    its declared shape. If that is wrong, all types of the node's outputs are inferred anew.
+    its declared shape even if it is wrong; the rules for these operators (`_RULES`) find the right one.
 
     Args:
-        node: The node before ONNX's inference. At the end the wrong shapes of its states are removed, so that
-            inference in the next round does not use them again.
-        inferred_node: The same node after ONNX's inference. It gets the inferred subgraphs, and a mark on a
-            subgraph that is never run.
-        outer: The graph around the node. It gets the returned types, because later nodes may read the outputs.
+        node: The node before ONNX's inference; loses the wrong shapes of states.
+        inferred_node: The same node after ONNX's inference; gets the subgraphs that the rule inferred, and a mark
+            on a subgraph that is never run.
+        outer: The graph around the node; gets the returned types, because later nodes may read the outputs.
     """
     output_types: dict[str, TypeProto] = {}
     wrong_states = _wrongly_declared_states(node, inferred_node, outer)
@@ -102,12 +101,14 @@ def _infer_subgraphs_of(
         for attribute in inferred_node.attribute:
             if attribute.name in bodies:
                 attribute.g.CopyFrom(bodies[attribute.name])
-        # ``outer.types`` are those that ONNX's inference derived; types derived from a wrong state are wrong.
+        # ``outer.types`` are those that ONNX's inference derived. Derived from a wrong state, they are wrong, so
+        # none counts as known, and all results are new.
         known_types = {} if wrong_states else outer.types
         output_types = _new_types(node.output, results, known_types)
         outer.types.update(output_types)
     _mark_never_run(inferred_node, _never_run_branch(node, outer))
-    for declared in wrong_states:  # inputs of the subgraph of ``node``: for the next round
+    # Inputs of the subgraph of ``node``: in the next round, ONNX's inference would use their shapes again.
+    for declared in wrong_states:
         declared.type.CopyFrom(with_shape(declared.type, None))
     return output_types
 

@@ -42,8 +42,8 @@ _LARGEST_DIM = (1 << 63) - 1
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
 
-    With ``allowzero`` a 0 stays 0. The dim of an expression in the target, such as ``n - 2``, is unknown if the
-    expression may be -1, or may be 0 and copy a dim that is not 0.
+    With ``allowzero`` a 0 stays 0. An expression in the target, such as ``n - 2``, may be -1 or 0 at run time:
+    then the dim is unknown.
     """
     target = values.input_dims(node, 1)
     input_shape = values.shape(node.input[0])
@@ -58,11 +58,12 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
         if dim == 0 and copies_zero:
             dims[axis] = known_dims[axis] if axis < len(known_dims) else None
         elif isinstance(dim, str):
-            # A dim of the input, or of a target with as many elements, is never -1. If it is 0, it may copy another
-            # dim, but the input is empty then, and so is the result with any dim.
-            is_kept = has_same_count or dim in known_dims
             least_allowed = 1 if copies_zero else 0
-            if not is_kept and _least(dim) < least_allowed:
+            may_be_special = _least(dim) < least_allowed
+            # A number of elements is not negative. So a dim of the input is not -1, nor is n - 2 if m * (n - 2)
+            # elements become (n - 2, m). If it is 0, the input is empty, and so is the result with any dim.
+            is_length_of_input = dim in known_dims or has_same_count
+            if may_be_special and not is_length_of_input:
                 dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
