@@ -155,24 +155,19 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
-    """Yield the options that can make unknown sizes known.
-
-    First the options that bind the inputs whose dims the user has not all bound: if a dim of these inputs has
-    no value, or such a dim is undeclared, or sizes are in symbols and no run was allowed. Then, if no run
-    was allowed and sizes can depend on data, the option that allows a run.
-    """
+    """Yield the options that can make unknown sizes known: those that bind dims of inputs, and one to allow a run."""
     report, unbound_inputs = plan.report, free_inputs(plan.report)
     values = {name: dim.value for name, dim in report.bindings.items()}  # also assumed ones
     unbound_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
     symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
     may_run = plan.settings.get("run", True)
-    if unbound_inputs:
+    if unbound_inputs:  # with dims that the user has not bound
         has_unknown_symbol = not unbound_symbols <= values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
         has_symbolic_size = bool(symbols_in_sizes) and not may_run
         if has_unknown_symbol or has_undeclared_dim or has_symbolic_size:
             yield binding_options(unbound_inputs, values)
-    # The user's values replace symbols in sizes. Of the other symbols, those that no input has need a run.
+    # Sizes have no symbols that the user has bound. A symbol that is also in no input depends on data.
     has_data_dependent_symbol = bool(symbols_in_sizes - unbound_symbols)
     if (report.partial or has_data_dependent_symbol) and not may_run:
         yield RUN_OPTION

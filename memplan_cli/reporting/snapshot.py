@@ -235,7 +235,7 @@ def snapshot_of(
 def metrics_of(report: Report) -> dict[str, int]:
     """Return each of `METRICS` that is known.
 
-    The peaks are those of the written model, which reports call ``optimized``. The name of a metric is a field of a record, after the group of the record and a dot:
+    The name of a metric is a field of a record, after the group of the record and a dot:
 
         planned                   the field ``planned`` of ``report.memory``
         observed.steady_peak      the field ``steady_peak`` of the observed peaks
@@ -244,6 +244,7 @@ def metrics_of(report: Report) -> dict[str, int]:
         process.total             see `process_metrics`
     """
     runtime = report.runtime
+    # The peaks of the written model, which reports call ``optimized``.
     predicted = runtime.predicted.get("optimized") if runtime else None
     observed = runtime.observed.get("optimized") if runtime else None
     records = {"": report.memory, "predicted": predicted, "observed": observed}
@@ -255,7 +256,7 @@ def metrics_of(report: Report) -> dict[str, int]:
         elif group == "levels":
             size = report.levels.get(key)
         elif group in records:
-            # The field ``held`` of predicted peaks excludes weights, and its metric has a name that says so.
+            # The metric ``predicted.held_without_weights`` is the field ``held``, which excludes weights.
             field_name = "held" if key == "held_without_weights" else key
             size = getattr(records[group], field_name, None)
         else:  # the group is ``process``, see below
@@ -266,7 +267,7 @@ def metrics_of(report: Report) -> dict[str, int]:
     observed_process = observed.process if observed else None
     process = observed_process or predicted_process
     if process:
-        # What an observed process lacks is taken from the predicted one.
+        # An observed process lacks the bytes of kept outputs: they are taken from the predicted one.
         metrics |= process_metrics(report.memory, process, predicted_process)
     return metrics
 

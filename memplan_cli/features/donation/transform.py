@@ -203,7 +203,7 @@ def _matching_pairs(
 
 
 def _why_unfit(program: Program, pair: Pair) -> str:
-    """Return why no order of the ops lets a graph input and output share memory; empty if one may."""
+    """Return why a graph output cannot be written over a graph input, however the ops are ordered; else empty."""
     source, target = program.vars[pair.input], program.vars[pair.output]
     if source.dtype != target.dtype:
         return f"the types differ: {source.dtype} and {target.dtype}"
@@ -211,7 +211,7 @@ def _why_unfit(program: Program, pair: Pair) -> str:
         return "the shapes differ, or are not known"
     if pair.output not in program.dataflow.producer:
         return "no op makes the output"
-    if pair.input in program.body.outputs:
+    if pair.input in program.body.outputs:  # so its own value is returned
         return "the input is an output too"
     if not set(_views(program.dataflow, pair.input)).isdisjoint(program.body.outputs):
         return "an output is a view of the input"

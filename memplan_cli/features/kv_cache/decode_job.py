@@ -305,10 +305,13 @@ class _WrittenLoop:
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         """Create the session of the written model, and fill its caches for the first step.
 
-        ``job`` has the `CacheSummary` of the written model as ``caches``; ``dims`` and ``inputs`` of the user;
-        the file of the ``original``; and how the original's steps ran: the ``rules`` by which the lengths of
-        dims follow from past and new entries, the new entries of each step as ``lengths``, and the number of
-        random entries in the caches at the ``start``.
+        ``job`` has, of the user: ``dims`` and ``inputs``; of the written model: ``caches``, its `CacheSummary`;
+        of the original, so that its steps are repeated here:
+
+        - ``original``: its file.
+        - ``rules``: how each dim follows from the numbers of past and new entries.
+        - ``lengths``: the number of new entries in each step.
+        - ``start``: the number of entries, with random values, in the caches before the first step.
         """
         self.caches = from_json(CacheSummary, job["caches"], "the job")
         # Both models are fed alike, so the inputs are drawn as the original declares them.
@@ -353,15 +356,14 @@ class _StepInputs:
         fixed_dims: the values that the user gave.
         past_dims: the dims along which caches grow.
         rules_to_try: for each free dim, the rules by which its value may follow, the likeliest first.
-        has_ones_masks: whether masks are all ones.
+        masks_must_be_ones: whether masks are drawn as ones, not at random.
         _user_specs: inputs that the user gave, by name.
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and find the dims along which caches grow (`past_dims`) and the free dims.
+        """Load the original, and find the dims along which caches grow (`past_dims`) and the *free* dims.
 
-        A dim is free if caches do not grow along it and ``job``, which has the dims and inputs of the user,
-        has no value for it. The free dims are the keys of `rules_to_try`.
+        A dim is free if caches do not grow along it and the user gave no value for it in ``job``.
         """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
@@ -375,16 +377,16 @@ class _StepInputs:
             dims_of[value.name] = list(map(str, tensor_dims(value, tensor_type, model_names)))
         # `growing` caches are those that steps extend; `buffers` are these and the constant ones.
         self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
-        # By free dim, how its value may follow from the numbers of past and new entries, the likeliest first.
-        # That depends on the forms of the caches with this dim, such as ``concat``: how the graph extends them.
+        # Free dim -> the rules for its value that are tried, the likeliest first: "new" is the number of new
+        # entries, "total" that of past and new ones. The `form` of a cache tells how the graph extends it.
         self.rules_to_try: dict[str, tuple[str, ...]] = {}
         for dim in free_dims(original):
             if dim not in self.past_dims and dim not in self.fixed_dims:
                 forms = {cache.form for cache in caches.buffers if dim in dims_of[cache.input]}
                 self.rules_to_try[dim] = _rules_to_try(forms)
-        # A GroupQueryAttention, the operator of ``shared`` caches, reads the number of valid entries from the
-        # sum of a mask. With zeros in the mask, it would write new entries over old ones.
-        self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
+        # A GroupQueryAttention, the operator of ``shared`` caches, takes the sum of a mask for the number of valid
+        # entries. A random mask with zeros would let it write new entries over old ones, so it gets only ones.
+        self.masks_must_be_ones = any(cache.form == "shared" for cache in caches.buffers)
 
     def candidate_rules(self) -> Iterator[Rules]:
         """Yield assignments of rules to the free dims, the likely ones first."""
@@ -416,12 +418,12 @@ class _StepInputs:
     def _spec_in_step(self, spec: FeedSpec) -> FeedSpec:
         """Return how an input is drawn in a step: by ``spec``, with two exceptions.
 
-        The user's value is taken if its shape fits. Else a mask is all ones if `has_ones_masks`.
+        The user's value is taken if its shape fits. Else a mask is all ones if `masks_must_be_ones`.
         """
         user_spec = self._user_specs.get(spec.name)
         if user_spec is not None and user_spec.shape == spec.shape:
             return user_spec
-        if self.has_ones_masks and spec.kind == "mask":
+        if self.masks_must_be_ones and spec.kind == "mask":
             return dataclasses.replace(spec, kind="values", values=(1,))
         return spec
 

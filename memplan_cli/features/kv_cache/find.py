@@ -209,18 +209,18 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
 
 
 def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache | None:
-    """Return the cache that a graph output extends or passes on; None if there is none.
+    """Return the cache that a graph output returns, extended or as it is; None if the output is no cache.
 
-    - An output that passes a graph input on unchanged is a constant cache. With moved axes or a Cast it
-      is another tensor, and no cache.
-    - A cache that a node extends is a `CacheMatch` if one buffer can hold its input and output, else a
-      `KeptCache` with the reason.
+    A cache is a graph input. It is a `CacheMatch` if one buffer can hold input and output, else a `KeptCache`
+    with the reason.
     """
-    # ``after`` are the indices of the nodes from the source to the output.
+    # The source is a graph input, or the result of another node than a Transpose, Cast or Identity. ``after``
+    # are the indices of such nodes from the source to the output.
     source, after = index.trace_back(output)
     if index.is_input(source):
         keeps_axes = index.keeps_axes(after, index.ranks[source])
-        # Without a path, input and output are one name: there is no second tensor to save.
+        # Without a path, input and output are one name: there is no second tensor to save. With moved axes or a
+        # Cast the output is another tensor, and no cache. In a constant cache no axis grows: the 0 is unused.
         if after and keeps_axes and not index.has_cast(after):
             return CacheMatch(source, output, axis=0, form="constant", after=after)
         return None
@@ -231,7 +231,9 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
         return _concatenated_cache(output, node, after, index)
     if _operator_key(node) in OPERATORS:
         return _operator_cache(output, source, after, index)
-    if operator(node).family in _SELECTIONS:
+    if (
+        operator(node).family in _SELECTIONS
+    ):  # Gather moves rows of the cache, Slice drops some
         return _rearranged_cache(output, node, index)
     return _cache_in_subgraph(output, source, index)
 
@@ -239,14 +241,14 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
 def _concatenated_cache(
     output: str, concat: NodeProto, after: NodePath, index: GraphIndex
 ) -> CacheMatch | KeptCache | None:
-    """Return the cache that a Concat extends: the graph input (past) that becomes ``output`` with new entries.
+    """Return the cache that a Concat extends: a graph input (past), its first operand, and new entries behind it.
 
-    The past is the first operand of the Concat, or leads to it through Transposes and Casts. ``after`` are
-    the indices of such nodes from the Concat to the output. A `KeptCache` if the operand is a Gather or Slice
-    of a cache, or if past and present cannot be one buffer (`_in_place_or_kept`). Else None if the operand is
-    from no graph input, if nothing is appended to the past, or if the model is invalid.
+    - A `CacheMatch` if one buffer can hold the past and ``output`` (`_in_place_or_kept`). Transposes and Casts
+      may be before the Concat, and after it: ``after`` are their indices.
+    - A `KeptCache` if one buffer cannot, or if the first operand is a Gather or Slice of the past.
+    - None if that operand is not from a graph input, nothing is appended, or the model is invalid.
     """
-    # ``before`` are the indices of the nodes from the past to the Concat.
+    # ``before`` are the indices of the Transposes and Casts from the past to the Concat.
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
         producer = index.producer_of(past)

@@ -99,17 +99,16 @@ def _repeat_after(
     index: GraphIndex,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
-    """Return the repetition of heads that begins with an Unsqueeze, or None if none does.
+    """Return the repetition of heads that begins with an Unsqueeze of axis 2; None if none does.
 
-    The Unsqueeze adds axis 2. The shapes are, for keys or values of a cache:
+    The nodes have these results, for keys or values of a cache with ``heads`` heads:
 
         Unsqueeze   [batch, heads, 1, length, size]
         Expand      [batch, heads, times, length, size]
         Reshape     [batch, heads * times, length, size]
 
-    Exporters compute batch, length and size at run time, so only the other elements are checked. The result of
-    the Reshape must lead to a MatMul alone (`_path_to_product`). ``heads`` is the number of heads in the cache;
-    ``readers`` has the consumers of each value.
+    Only ``times`` and ``heads * times`` are checked, as exporters compute the other elements at run time. A
+    MatMul must be the only reader of the result (`_path_to_product`). ``readers``: consumers by value.
     """
     # A single head stays repeated: without that, ONNX Runtime would compute one large product of all
     # queries, which rounds differently than one product for each query head.
@@ -124,12 +123,14 @@ def _repeat_after(
     if len(expanded) != _RANK + 1 or len(joined) != _RANK:
         return None
     times = expanded[_HEADS + 1]
+    # In the shape of a Reshape, -1 is the dim that follows from the others.
     if times is None or times < 2 or joined[_HEADS] not in (heads * times, -1):
         return None
     path = _path_to_product(reshape.output[0], index, readers)
     if path is None:
         return None
     moves, product = path
+    # A Mul or Div right behind the MatMul is rewritten with it, or results would be rounded differently.
     scale = _scaling_of_product(product.output[0], index, readers)
     return _Repeat(unsqueeze.output[0], times, heads, moves, product, scale)
 

@@ -285,8 +285,9 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         original   consumers(Concat(past, new))
         rewritten  present = TensorScatter(past, new), and consumers(Slice(present, 0, length))
 
-    ``past`` and ``present`` are the buffer, as graph input and output. If the Concat has its axes in another
-    order than the buffer, the new entries are transposed to that of the buffer, and the Slice back.
+    ``past`` and ``present`` are the buffer, as graph input and output. Transposes may be between the past and the
+    Concat (`cache.before`), and back between the Concat and the present (`cache.after`). Then the new entries
+    are transposed to the order of the buffer's axes, and the Slice back.
     """
     index = edit.index
     rank = index.ranks[cache.input]
@@ -305,7 +306,7 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.removed.add(cache.node)
     edit.redirected[index.nodes[cache.node].output[0]] = valid
-    if cache.after:  # nodes between the Concat and the output stay, and read ``valid``
+    if cache.after:  # these nodes stay and read ``valid``; their result had the name that the buffer has now
         edit.rename_present(cache)
 
 

@@ -34,13 +34,13 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 
 
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
-    """Return a lower bound of intermediates and graph outputs together.
+    """Return a lower bound of the bytes of intermediates and graph outputs, however often and in what order ops run.
 
-    It holds for any order of the ops, also if ops run several times, and is the largest of three needs:
+    It is the largest of three needs:
 
     - Each op needs the intermediates that it reads and makes (`step_bytes`).
-    - An op that makes graph outputs needs the largest of them besides. The others do not count: if the
-      op runs several times, each of its graph outputs may be kept from another run.
+    - An op that makes graph outputs needs the largest of these too. Its other graph outputs do not count:
+      they may be kept from another run of the op, and need not be live in this one.
     - When the last graph output is made, all graph outputs are live, and the intermediates that
       its producer reads and makes. Which op is last is not known, so the smallest one counts.
 

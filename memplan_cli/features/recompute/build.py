@@ -97,21 +97,21 @@ class _CopyWriter:
     ) -> None:
         """Begin with the vars and sizes of the base program, and no op.
 
-        ``recomputed_at`` has for each value, by its number, the places from which on ops read a new copy. A
-        place is the index of an op in the base program. ``sizes`` has the sizes of the planned vars.
+        A value is a var and all its views. ``recomputed_at`` has for each value, by its number, the *copy
+        places*: the indices of the ops from which on a new copy of the value is read.
         """
         self._values = values
         # By number of a value that is recomputed, its ascending copy places.
         self._recomputed_at = {
             value: sorted(places) for value, places in enumerate(recomputed_at) if places
         }
-        # The sizes of planned vars, and all vars; those of copies are added.
+        # The sizes of planned vars, and all vars. A copy of a var is a new var, and is added to both.
         self._sizes = dict(sizes)
         self._vars = dict(values.program.vars)
-        # The provisional name of each emitted copy, by original var and copy place; and back to the original.
+        # The name of each copy, by the var that it is a copy of and its copy place; and name -> that var.
         self._copy_of: dict[tuple[VarId, Place], VarId] = {}
         self._original_of: dict[VarId, VarId] = {}
-        # The ops emitted so far, the values that the copies among them read, and the place of the next op.
+        # The new program's ops so far, the values that copies of ops read, and the index of the op to add next.
         self._ops: list[_PlacedOp] = []
         self._reads_by_copies: set[ReadByCopy] = set()
         self._current_place: Place = 0
@@ -122,11 +122,12 @@ class _CopyWriter:
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             self._emit_base_op(op, place)  # after the copies that the op reads
-        # So far the outputs of copies have provisional names. If no op reads an original any more, its first
-        # copy takes its place and names. This op is no copy in the result: it runs later, not twice.
+        # A copy of ``x`` has a provisional name so far. If ops read only copies of ``x``, the op that makes ``x``
+        # is removed, and its first copy is renamed to ``x``: that op runs later, and not twice.
         name_by_replacement = self._replace_unread_originals()
-        name_by_copy = self._name_copies()  # the other copies get new names
-        # Both have the final names by provisional name. Ops still read the provisional ones.
+        # The other copies become ``x__recompute``, ..., and are added to `_vars` and `_sizes`.
+        name_by_copy = self._name_copies()
+        # Ops still read provisional names, the keys of these two tables.
         final_names = {**name_by_replacement, **name_by_copy}
         ops = tuple(with_names(placed.op, final_names) for placed in self._ops)
         originals = {
@@ -209,14 +210,10 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``, for reads from ``copy_place`` on.
+        """Emit a copy of the op at place ``producer``, which ops from ``copy_place`` on read instead of it.
 
-        First the copies that the op reads are emitted, by `_ensure_copy`. The outputs of the copy get
-        provisional names. An optional output is left out if no op reads a copy of it.
-
-        For example, a schedule has the copy place 5, but the first op that reads the copy is that at 8. The
-        copy is emitted right before op 8, the op at `_current_place`. But the schedule counts what a copy
-        reads at the copy place, so these reads are recorded at 5.
+        The copy is added right before the first op that reads it (`_current_place`), after copies of its
+        inputs (`_ensure_copy`). Its outputs get provisional names.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -224,10 +221,13 @@ class _CopyWriter:
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs = tuple(
             self._provisional_copy(var, copy_place)
-            if var and (position not in optional or self._is_copy_missing(var, copy_place))
+            # An optional output is left out if no op reads a copy of it from this place on.
+            if var and (position not in optional or copy_place in self._copy_places(var))
             else VarId("")
             for position, var in enumerate(op.outputs)
         )
+        # With the copy place 5 and the first reader at 8, the copy runs before op 8. Its own reads are recorded
+        # at 5 all the same, where the schedule counts them.
         self._reads_by_copies.update(
             ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
         )
@@ -297,10 +297,12 @@ class _CopyWriter:
         return unread
 
     def _name_copies(self) -> dict[VarId, VarId]:
-        """Give ops that run again, and their outputs, final names in `_ops`, and add a var for each output.
+        """Name the ops that run again and their outputs ``x__recompute``, ``x__recompute2``, ...
+
+        Replaces the provisional names in `_ops`, and adds a var for each output (`_add_var`).
 
         Returns:
-            The final name of each output, by its provisional name; the caller renames the reads.
+            The new name of each output, by its provisional name; the caller renames the reads.
         """
         program = self._values.program
         var_names, op_names = (
@@ -315,13 +317,11 @@ class _CopyWriter:
                 continue
             for output in copied_outputs:
                 names[output] = self._add_var(self._original_of[output], var_names)
-            # The second copy of ``x`` is named ``x__recompute2``. The node gets the same number if it can.
+            # The node gets the suffix of its first output, such as ``__recompute2``.
             first_output = copied_outputs[0]
-            number = names[first_output].removeprefix(
-                f"{self._original_of[first_output]}__recompute"
-            )
+            suffix = names[first_output].removeprefix(self._original_of[first_output])
             named = op._replace(
-                name=op_names.fresh(f"{op.label}__recompute{number}"),
+                name=op_names.fresh(f"{op.label}{suffix}"),
                 outputs=tuple(names.get(output, output) for output in op.outputs),
             )
             self._ops[index] = _PlacedOp(named, placed.place)

@@ -154,11 +154,11 @@ class _Segments:
         return bool(segments) and segments[0] != segments[-1]
 
     def recomputed_at(self) -> list[set[Place]]:
-        """Return for each value the places from which on ops read a new copy of it, as `write_copies` needs them.
+        """Return for each value the place, an index of an op, at which it is computed again; in a set, empty if never.
 
-        A place is the index of an op in the program. Each segment runs again only once, so no value has more
-        than one place: that of the first backward op that reads a dropped value of the segment. The dropped
-        values that the backward part reads are copied there, and the dropped values that these copies need.
+        A value is computed again if it is dropped at the end of its segment and the backward part needs it.
+        All such values of a segment are computed at the first backward op that reads one of them.
+        `write_copies`, which gets the result, could compute a value at several places: hence sets.
         """
         values = self._values
         # For each segment, its dropped values, each with the place where the backward part first reads it.
@@ -167,12 +167,13 @@ class _Segments:
             segment = self._segment_of_dropped(value)
             if segment is None:
                 continue
-            late_reads = [place for place in accesses if self._is_late(place, segment)]
-            if late_reads:
-                first_reads[segment][value] = min(late_reads)
+            backward_reads = [p for p in accesses if self._is_backward_read(p, segment)]
+            if backward_reads:
+                first_reads[segment][value] = min(backward_reads)
         recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
         for reads in first_reads.values():
             place = min(reads.values())
+            # To compute these values, other dropped values may be needed, all of the same segment.
             for value in self._with_dropped_inputs(reads):
                 recomputed_at[value].add(place)
         return recomputed_at
@@ -188,8 +189,8 @@ class _Segments:
         segment = self._segment(made_at)
         return segment if segment < len(self._ends) else None
 
-    def _is_late(self, place: Place, segment: int) -> bool:
-        """Whether an op outside the forward part runs after the end of a segment."""
+    def _is_backward_read(self, place: Place, segment: int) -> bool:
+        """Whether an op is outside the forward part, and runs after the end of a segment."""
         return self._phases[place] != "forward" and place > self._ends[segment]
 
     def _with_dropped_inputs(self, wanted: Collection[ValueNumber]) -> set[ValueNumber]:

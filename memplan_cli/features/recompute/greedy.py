@@ -143,30 +143,29 @@ class DropSchedule:
         self.accesses = [sorted(places) for places in accesses]
 
     def keep_again(self, budget: int) -> int:
-        """Keep values between two accesses again, instead of recomputing them, where the budget has room.
+        """Undo recomputations where the budget has room: the value stays in memory between two accesses.
 
-        Those with most work come first. `recomputed_at` and `live` are changed. `accesses` stay, also the
-        reads of copies that no longer run: the next `set_measured` corrects them.
+        Recomputations with most work are undone first. Changes `recomputed_at` and `live`. `accesses` may then
+        have reads that no longer happen, until the next `set_measured`.
 
         Returns:
-            How often a value is kept instead of recomputed.
+            The number of recomputations that were undone.
         """
         values = self.values
-        copies = sorted(
+        recomputations = sorted(  # each before the access ``end``
             (-values.work[value], value, end)
             for value, ends in enumerate(self.recomputed_at)
             for end in ends
         )
-        kept = 0
-        for _, value, end in copies:
+        undone = 0
+        for _, value, end in recomputations:
             accesses, size = self.accesses[value], values.sizes[value]
-            previous = bisect_left(accesses, end) - 1
-            start = accesses[previous]
+            start = accesses[bisect_left(accesses, end) - 1]  # the access before ``end``
             if self.live[start + 1 : end].max(initial=0) + size <= budget:
                 self.recomputed_at[value].discard(end)
                 self.add_live(start + 1, end, size)
-                kept += 1
-        return kept
+                undone += 1
+        return undone
 
 
 class _CopyInput(NamedTuple):
@@ -245,26 +244,21 @@ class GreedyChooser:
         self._heap: list[tuple[float, ValueNumber, Place]] = []
 
     def run(self) -> int:
-        """Take candidates until the schedule fits the budget or no candidate helps.
+        """Take candidates until the schedule fits the budget or no candidate helps; return how many were taken.
 
-        A candidate drops a value between two accesses. Before the second one, a copy of its producer computes
-        it again. Its gain is the bytes above the budget that this saves, summed over the ops in between, and
-        its work is that of the copies. A round takes candidates by falling gain / work, down to a floor.
-
-        The *price* is the gain that one unit of work has to bring. An input of a copy is kept in memory if
-        that loses less gain than the price of its work, else it is recomputed too. The price is at first the
-        highest gain / work, then the floor of the round before. Each round evaluates all candidates anew.
-
-        Returns:
-            The number of candidates that were taken.
+        A candidate drops a value between two accesses, and recomputes it before the second one. Its gain is
+        the bytes above the budget that this saves, summed over the ops in between. Each round takes candidates
+        by falling gain per work, down to a floor. If 100 is the highest, the floors are 5, 0.25, and so on.
         """
+        # The gain that justifies one unit of work: an input of a copy is recomputed too if keeping it in memory
+        # loses more (`_choose_source`).
         self.price = self._highest_ratio()
         if not self.price:  # no drop has a gain
             return 0
         taken, rounds_without_any = 0, 0
         while self._is_over_budget() and rounds_without_any <= _MAX_PRICE_CUTS:
             taken_before = taken
-            self._fill_heap()
+            self._fill_heap()  # the price has changed, so all candidates are evaluated anew
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
@@ -332,35 +326,35 @@ class GreedyChooser:
         return 1
 
     def _evaluate(self, value: ValueNumber, gap: Gap) -> _Candidate | None:
-        """Return the candidate that drops a value between two accesses, the gap, with what its copy needs.
+        """Return the candidate that drops a value in a gap: between two accesses, with a copy before the second.
 
-        The gain is the bytes above the budget that the drop saves, summed over the ops in the gap. What the
-        inputs of the copy add is subtracted, and what is needed only while the copies run (transient bytes):
-        `_add_inputs` finds both. None if no gain is left, or if `_add_inputs` gives the candidate up.
+        Its gain is the bytes above the budget that the drop saves, less those that the inputs of copies add,
+        summed over the ops in the gap. None if no gain is left, or if `_add_inputs` gives the candidate up.
         """
         gain = self._gain(value, gap)
         if gain <= 0:
             return None
         candidate = _Candidate(value, gap, gain, work=self.schedule.values.work[value])
+        # `_add_inputs` lowers `candidate.gain` by inputs that are kept for longer, and sets `transient_bytes`.
         if not self._add_inputs(candidate):
             return None
-        place = gap.end  # of the second access, right before which the copies run
+        # Now the gain is lowered by the bytes that are needed only while the copies run, at the end of the gap.
+        place = gap.end
         # Copies of other candidates that run there run before or after, so only bytes beyond theirs are new.
         added_bytes = max(candidate.transient_bytes - self._transient_bytes[place], 0)
         candidate.gain -= self._added_excess(place, place + 1, added_bytes)
         return candidate if candidate.gain > 0 else None
 
     def _add_inputs(self, candidate: _Candidate) -> bool:
-        """Add to a candidate what its copy reads. If an input is copied too, add what that copy reads, and so on.
+        """Add to a candidate the inputs of its copy, the inputs of those that are copied too, and so on.
 
-        An input that stays in memory for longer has a loss: the bytes above the budget that it adds, summed
-        over places. The loss is subtracted from the candidate's gain. An input that is copied once more adds
-        to the candidate's work, and to its transient bytes: those that are needed only while its copies run.
-        If a copy of an input is moved here from a later place, it adds a loss and transient bytes.
+        The copy computes the candidate's value again. An input that is kept in memory for it lowers the
+        candidate's gain. An input that is copied too adds to the candidate's work, and to its
+        `transient_bytes`, which are live only while the copies run.
 
         Returns:
-            False if the candidate is given up, incomplete: too many copies would run, or gain / work is
-            below a part (`_FLOOR_DIVISOR`) of the price, the gain that one unit of work has to bring.
+            False if the candidate is given up, incomplete: there are too many copies, or its gain per work
+            is too low for `run`.
         """
         values, end = self.schedule.values, candidate.gap.end
         copies = 0
@@ -377,10 +371,10 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # For a moved copy, the loss has these bytes already. They count twice on purpose: counting
-                # them once made more searches worse than better.
+                # If a later copy runs here instead (`is_moved`), the loss has these bytes already. They count
+                # twice on purpose: counting them once made more searches worse than better.
                 candidate.transient_bytes += values.sizes[needed]
-            # Further inputs only lower the ratio.
+            # Below the floor of `run`: gain / work < price / divisor. Further inputs only lower gain / work.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if copies > self._max_copies or is_below_floor:
                 return False
@@ -389,12 +383,9 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
-        - In memory at the place, as it is accessed there or kept for its next access: free.
-        - Last accessed before the place: it is kept in memory until then, or copied for the place.
-        - Dropped in the gap between two accesses: its copy for the later one runs here already, or one more does.
-
-        To keep it, or to run its copy earlier, has a *loss*: the bytes above the budget that are added, summed
-        over places. One more copy costs its work times the price. The cheaper is chosen.
+        An input that is in memory there is free. Else it is either kept in memory for longer, or computed by one
+        more copy, whichever costs less. Keeping costs the bytes above the budget that it adds, summed over
+        places (the *loss*). One more copy costs its work times the price.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
@@ -403,7 +394,7 @@ class GreedyChooser:
             return _CopyInput(needed)
         one_more = _CopyInput(needed, is_copied=True, work=work)
         cost_of_one_more = work * self.price
-        if gap.end == _NEVER:  # no access after the place
+        if gap.end == _NEVER:  # no later access: keep it from its last one to the place?
             start, stop = gap.start + 1, place + 1
             loss = self._added_excess(start, stop, size)
             is_kept = loss <= cost_of_one_more or not values.can_recompute(needed)
@@ -411,6 +402,7 @@ class GreedyChooser:
         is_kept_for_next_access = gap.end not in schedule.recomputed_at[needed]
         if is_kept_for_next_access:  # and so in memory
             return _CopyInput(needed)
+        # Else it is recomputed for its next access: move that copy to the place, and keep the result until then?
         loss = self._added_excess(place, gap.end, size)
         if loss <= cost_of_one_more:
             return _CopyInput(needed, place, gap.end, loss, is_copied=True, is_moved=True)
@@ -425,10 +417,10 @@ class GreedyChooser:
         return int(np.minimum(new_excess, size).sum())
 
     def _take(self, candidate: _Candidate) -> None:
-        """Apply a candidate to the schedule: its value is dropped in the gap, and copied at the end of it.
+        """Apply a candidate to the schedule: drop its value in a gap, and recompute it at the end of the gap.
 
-        The copy and those of its inputs run at the place ``end``, and read their inputs there. A copy of an
-        input may have run at a later place so far, and is moved. Changes `schedule` and `_transient_bytes`.
+        Copies of its inputs run there too. Such a copy may be new, or moved there from a later place. Changes
+        `schedule` and `_transient_bytes`.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
@@ -442,9 +434,10 @@ class GreedyChooser:
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.is_moved:
-                # The inputs of the moved copy still count as read at the later place, as other copies may read
-                # them there, until the program is measured (`DropSchedule.set_measured`).
-                schedule.recomputed_at[input_value].remove(copy_input.stop)
+                old_place = copy_input.stop  # until there the result of the moved copy is kept
+                # What the moved copy read at the old place still counts as read there, as other copies may
+                # read it, until the program is measured (`DropSchedule.set_measured`).
+                schedule.recomputed_at[input_value].remove(old_place)
         # Copies at one place run one after the other: the largest transient bytes count, not the sum.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])

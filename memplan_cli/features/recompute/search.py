@@ -153,8 +153,8 @@ class _Search:
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
-        # No copies lower the peak below this. `resident_bound` has other rules for graph outputs than for
-        # intermediates, so it gets `planned_vars`, where they are apart, and not `_resident_vars`.
+        # Recomputation cannot lower the peak below this. The bound counts graph outputs by other rules than
+        # intermediates, so it gets `planned_vars`, which has two tables, and not their union `_resident_vars`.
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:

@@ -157,20 +157,20 @@ def _sample_by_symbols(service: Service) -> SampledSizes | None:
 def _sample_by_runs(service: Service) -> SampledSizes:
     """Run the model at some sizes, and return these sizes with the bytes observed in the runs.
 
-    A session writes a dump, the graph that it executes, and this dump is run once at each size.
+    The graph that a session executes is dumped to a file, which is then run once at each size.
     """
     points = service.extent.points(_SAMPLED_SIZES)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
         session = SessionSpec(service.model, CPU, service.base)
-        # ``binding`` has the dims without bounds only, so those with bounds stay symbols here.
-        base = dump_whole_graph(session, dump, service.binding.dims)
-        # The provider and time limit of these conditions hold at all sizes; their dims are not used.
+        # `binding.dims` has no dims with bounds. They stay symbols, so one dump serves all sizes.
+        dumped = dump_whole_graph(session, dump, service.binding.dims)
+        specs = service.specs(points)
+        # Of the conditions, only the provider and time limit are used, which are the same at all sizes.
         conditions = service.conditions(points[0])
-        runs = observe_many(
-            dump, base.program, service.specs(points), conditions, str(service.model)
-        )
-    pairs = zip(points, runs, strict=True)
-    return SampledSizes(
-        {point: replace(base, dims=service.dims(point), observed=run) for point, run in pairs}
-    )
+        runs = observe_many(dump, dumped.program, specs, conditions, str(service.model))
+    graph_at = {
+        point: replace(dumped, dims=service.dims(point), observed=run)
+        for point, run in zip(points, runs, strict=True)
+    }
+    return SampledSizes(graph_at)

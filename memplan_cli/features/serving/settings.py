@@ -159,20 +159,16 @@ def _candidates(sampled: SampledSizes, base: RuntimeSettings) -> Iterator[Candid
 
 
 def _candidates_without_pattern(
-    sampled: SampledSizes, base: RuntimeSettings, reuse: RuntimeSettings, suffix: str
+    sampled: SampledSizes, base: RuntimeSettings, reuse_setting: RuntimeSettings, suffix: str
 ) -> Iterator[Candidate]:
     """Yield a candidate for each of `_MANUAL_SETTINGS`, and one whose arena is a single region.
 
-    The region is so large that a run at any sampled size fits. So the bytes that the arena holds are known for any
-    sequence of runs (`Candidate.bound`): those of the region. No such candidate is yielded if a region
-    cannot be that large.
-
-    All candidates have the options of the user (``base``), no memory pattern, the setting ``reuse``, which says
-    whether buffers are reused, and ``suffix`` at the end of their names. So the runs of all make the same allocations, which are simulated
-    once for each size.
+    The region has room for a run at any sampled size; if none can be that large, this candidate is left out.
+    All candidates have the options of the user (``base``), no memory pattern, and ``reuse_setting``: whether
+    buffers are reused. Their names end in ``suffix``.
     """
-    common = base.updated(NO_MEMORY_PATTERN).updated(reuse)
-    traces = sampled.traces(common)
+    common = base.updated(NO_MEMORY_PATTERN).updated(reuse_setting)
+    traces = sampled.traces(common)  # the same for all candidates
     for name, manual in _MANUAL_SETTINGS.items():
         settings = common.updated(manual)
         yield Candidate(name + suffix, settings, _most_held(traces, settings))
@@ -184,6 +180,7 @@ def _candidates_without_pattern(
         # Weights get memory of their own: in the arena they would take the region.
         arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
         settings = common.updated(arena)
+        # The arena holds this region and nothing else, after any sequence of runs.
         yield Candidate(ONE_REGION + suffix, settings, held=size, bound=size)
 
 

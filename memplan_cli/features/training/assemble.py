@@ -114,7 +114,8 @@ def update_nodes(
         scalars[dtype] = update_scalars(tape, optimizer, LEARNING_RATE, STEP, dtype)
     scalar_nodes = tape.take_nodes()
     updates: dict[str, list[NodeProto]] = {}  # gradient -> the nodes that update by it
-    outputs: dict[str, Parameter] = {}  # as in `StepNodes`
+    # Name of a graph output, or of an input with optimizer state -> the parameter whose type and shape it has.
+    outputs: dict[str, Parameter] = {}
     state: dict[str, Parameter] = {}
     for parameter in trained.parameters:
         gradient = trained.gradients[parameter.name]
@@ -128,7 +129,6 @@ def update_nodes(
         }
         rename_values(nodes, output_names)
         updates.setdefault(gradient, []).extend(nodes)
-        # The optimizer's state has the type of its weight.
         outputs |= dict.fromkeys(output_names.values(), parameter)
         state |= dict.fromkeys(state_inputs.values(), parameter)
     return StepNodes(

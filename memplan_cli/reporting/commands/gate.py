@@ -302,14 +302,13 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
 def metrics_to_record(
     snapshot: Snapshot, rules: Rules, earlier: Snapshot | None = None
 ) -> tuple[str, ...]:
-    """Return the metrics to record as checked: those of the rules, else of the entry so far, else the default.
-
-    Only of the default metrics are unknown ones left out: a process cannot always be predicted.
-    """
+    """Return the metrics that a model's new entry in the baseline lists as checked; ``earlier`` is its present one."""
+    # What a user chose is listed even if the snapshot lacks it: `metric_value` then raises an error.
     if rules.metrics:
         return rules.metrics
     if earlier is not None and earlier.checked:
         return earlier.checked
+    # Of the defaults only known ones are listed: a process cannot always be predicted.
     return tuple(name for name in DEFAULT_METRICS if name in snapshot.metrics)
 
 

@@ -235,7 +235,8 @@ def _peaks_without(
         at_first = bisect_right(ticks, buffer.first) - 1
         at_last = bisect_right(ticks, buffer.last - 1) - 1
         unlowered_peak = max(highest_until[at_first], highest_from[at_last])
-        # The highest of the lowered ticks, if the peak is at one of them. If not, ``unlowered_peak`` is the peak.
+        # All points between are lowered by the buffer's bytes. If none of them is at the peak, ``unlowered_peak``
+        # is the peak, and higher than this.
         lowered_peak = peak - buffer.bytes
         yield max(unlowered_peak, lowered_peak)
 

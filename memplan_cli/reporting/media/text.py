@@ -193,7 +193,7 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
 def _wrapped(text: str, width: int, label: str) -> str:
     """Return a labeled sentence in lines of at most ``width``; they begin below the end of the label.
 
-    No line is broken within a figure or an option.
+    No line is broken within a figure or an option: their blanks are `_NO_BREAK`, also in the result.
     """
     lines = wrap(
         _unbroken(text),

@@ -227,9 +227,10 @@ def reason_for_no_saving(report: Report) -> str:
     if old_peak is None or new_peak is None:
         return "the process needs as much memory as before"
     graph = "its optimized graph"
-    has_totals = not reason_without_totals(report)
-    if has_totals and report.target == "portable":
-        # Optimization fuses nodes and folds constants, so these figures may be below those of the table.
+    # The next table may be of the graph in the file, before ONNX Runtime fuses nodes and folds constants. Then
+    # its figures may be higher than those of this sentence.
+    is_table_of_file = report.target == "portable" and not reason_without_totals(report)
+    if is_table_of_file:
         graph += " (the table below is for the graph in the file)"
     if new_peak >= old_peak:
         return (
@@ -370,13 +371,14 @@ _LONGEST_NUMBER = 24
 def figure_blocks(figures: Sequence[Figure]) -> Iterator[doc.Block]:
     """Yield a table with a row for each figure, and their definitions.
 
-    The level that was planned is marked. Savings and certainties have no column if no figure has any. Values
-    are aligned to the right, except if one is an expression in symbols: by its length, it is no number.
+    The level that was planned is marked. Savings and certainties have no column if no figure has any.
     """
     has_expression = any(len(figure.value) > _LONGEST_NUMBER for figure in figures)
-    cells_by_title = {  # ``>`` aligns a column to the right
+    # ``>`` aligns a column to the right, for numbers. An expression such as ``2 * batch * seq`` starts at the left.
+    size_title = "size" if has_expression else ">size"
+    cells_by_title = {
         "": [f"{fig.name}, as planned" if fig.chosen else fig.name for fig in figures],
-        "size" if has_expression else ">size": [figure.value for figure in figures],
+        size_title: [figure.value for figure in figures],
         ">saved": [figure.saved for figure in figures],
         "certainty": [figure.certainty for figure in figures],
     }

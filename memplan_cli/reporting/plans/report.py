@@ -115,14 +115,14 @@ def answer_document(
 ) -> doc.Document:
     """Return the short answer: what a plan needs, what was checked, and the next step, without definitions.
 
-    Of each feature's section its charts, its tables and its paragraphs that are not soft are shown. A table of
-    details is left out: the section yields no table for 0 rows. ``more`` blocks precede the next step.
+    Each feature's section is shown without its details: only its charts, its tables, and its paragraphs that are
+    not soft. ``more`` blocks precede the next step.
     """
     invocation = invocation or Invocation()
     feature_blocks = (
         block
         for section in sections
-        for block in section(plan.report, 0)  # 0 rows of details
+        for block in section(plan.report, 0)  # with 0 rows it makes no table of details
         if isinstance(block, doc.Chart | doc.Table)
         or (isinstance(block, doc.Paragraph) and block.tone != "soft")
     )

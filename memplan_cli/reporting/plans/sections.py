@@ -161,8 +161,8 @@ def _live_bytes_section(plan: Plan) -> Iterator[doc.Block]:
         # Arenas of different units remain only if a symbol has no value; they cannot be added.
         sizes = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
         caption += f"; only {sizes}: one of {len(plan.arenas)} arenas"
-    known = known_only(plan.report)
-    caption += f"; {known}" if known else ""
+    note = known_only(plan.report)  # on unknown sizes; empty if there are none
+    caption += f"; {note}" if note else ""
     yield from doc.section("Live bytes over time", doc.Chart(points, end, tick, caption))
 
 

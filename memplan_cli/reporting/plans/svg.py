@@ -161,8 +161,8 @@ def _curve(
 ) -> Iterator[str]:
     """Yield the step curve of live bytes below the map, and a line through both at the peak.
 
-    The points are ``(tick, live bytes from this tick on)``, ascending. The arena's height is the
-    full height of the curve.
+    The points are ``(tick, live bytes from this tick on)``, ascending; texts call a tick a step. At the last
+    point 0 bytes are live. The arena's height is the full height of the curve.
     """
     top = _TOP + _MAP + _GAP
     yield _frame(top, _CURVE)

@@ -143,10 +143,10 @@ def conv(call: Call) -> Gradients:
 
 
 def conv_transpose(call: Call) -> Gradients:
-    """Y = data gradient of a convolution Y -> X: dX = dY * W, dW = dY * X, dB = sum of dY.
+    """Y = transposed convolution of X with W, plus B: dX = dY * W, dB = sum of dY.
 
-    ``*`` is a convolution. In that of dW, strides and dilations are exchanged (`_kernel_gradient`): dY is its
-    data, and X is in the place of the result's gradient.
+    ``Y * W`` is the convolution that is transposed: its data have the shape of Y, its output that of X. dW is the
+    kernel gradient of this convolution for the data dY and the output gradient X.
 
     Raises:
         ModelError: the node has ``output_shape`` or pads to the SAME size, or an output padding is a
@@ -156,6 +156,7 @@ def conv_transpose(call: Call) -> Gradients:
     auto_pad = call.attribute("auto_pad", "NOTSET")
     windows = spatial_windows(call, tape.shape(w)[2:], y, x)  # of the convolution Y -> X
     output_padding = call.attribute("output_padding", [0] * len(windows))
+    # With an output padding of a stride or more, ``Y * W`` would have more elements than X.
     if (
         call.attribute("output_shape")
         or auto_pad.startswith("SAME")
@@ -200,9 +201,11 @@ def transposed_conv(
 
         (len(dY) - 1) * stride + span - begin - end + tail
 
-    ConvTranspose has the same formula with ``output_padding`` as the tail (`Window.tail`). A negative tail,
-    which ``output_padding`` cannot be, is counted as more end padding.
+    ``span`` is the number of inputs from the first to the last tap of the kernel, and ``tail`` that of inputs,
+    padding included, behind the last window. ConvTranspose calls the tail ``output_padding``.
     """
+    # The tail is negative if the last window ends behind the padding, as in a pool with ``ceil_mode``.
+    # ``output_padding`` cannot be negative, so the padding is made longer instead.
     return tape.emit(
         "ConvTranspose",
         dy,
@@ -231,34 +234,33 @@ def _kernel_gradient(
 ) -> str:
     """Return the kernel gradient of a convolution of ``data`` whose output has the gradient ``dy``.
 
-    The kernel is input 1 of the call. With N samples and G groups of C input and C' output channels, where
-    "GC" is the product of G and C:
+    It is a convolution of ``data`` too, with ``dy`` as its kernel, and has one output for each tap (element) of
+    the forward kernel. For N samples and G groups of C input and C' output channels ("GC" is a product):
 
         data [N, GC, ...] as [C, GN, ...]  *  dy [N, GC', ...] as [GC', N, ...]
-            ->  [C, GC', taps]  ->  transposed to the kernel [GC', C, taps]
+            ->  [C, GC', taps]  ->  transposed to the forward kernel [GC', C, taps]
 
-    The convolution ``*`` with ``dy`` as its kernel sums over samples, so samples take the place of
-    channels. Its strides are the dilations of the forward convolution, and the other way round. It has one
-    output for each tap (element) of the kernel.
+    Samples take the place of channels because a convolution sums over channels.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
+    # ``like`` is a forward tensor with the shape of the operand, which may be a gradient.
     if any(0 in tape.shape(operand.like) for operand in (data, dy)):
         # ONNX Runtime leaves the output of a Conv of an empty tensor uninitialized.
         return tape.zeros_like(w)
     if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(windows) + 2)]
-    # The tail are the padded elements at the end that the forward convolution does not read. With a tail, ``*`` would
-    # have outputs beyond the last tap: stride 2 may skip the last of 8 elements, on which ``*`` then has 4 outputs
-    # for a kernel of 3. So the end padding is made shorter by the tail. A tail that is longer than the padding has
-    # elements of the data too: then the outputs beyond the last tap are cut off.
+    # The tail is the elements at the end of the padded data that the forward convolution does not read: 1 of 8
+    # elements for a kernel of 3, stride 2 and 3 outputs. On all 8 elements ``*`` would have 4 outputs, 1 more than
+    # the kernel has taps. So the tail is left out: first as padding, and if it is longer than the end padding,
+    # the outputs behind the last tap are cut off.
     begin_pads = [window.begin for window in windows]
     end_pads = [max(window.end - window.tail, 0) for window in windows]
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
         tape.emit("Transpose", dy.name, perm=swapped),
-        strides=[window.dilation for window in windows],
+        strides=[window.dilation for window in windows],  # exchanged
         dilations=[window.stride for window in windows],
         pads=[*begin_pads, *end_pads],
         group=group,
@@ -299,9 +301,8 @@ def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str)
 def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     """Return data [N, GC, ...] as [C, GN, ...], for N samples and G groups of C channels.
 
-    The convolution in `_kernel_gradient` sums over its channels, which have to be the samples then.
-
-    ``data`` is X of a Conv, or dY of a ConvTranspose. The forward tensor ``data.like`` has its shape.
+    So samples take the place of channels, which a convolution sums over (`_kernel_gradient`). ``data`` is X of a
+    Conv, or dY of a ConvTranspose. The forward tensor ``data.like`` has its shape.
 
     Raises:
         ModelError: there are several groups, and C is not known.
@@ -317,9 +318,10 @@ def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     if channels == 1:  # groups and channels are one axis already
         moved = tape.emit("Transpose", data.name, perm=swapped)
     else:
-        # To [N, G, C, ...]: a Reshape keeps the dim N where its target has 0.
+        # [N, GC, ...] to [N, G, C, ...] to [C, G, N, ...]; the 0 keeps the dim N.
         split = with_leading_dims(tape, data.name, (0, group, channels), data.like)
         moved = tape.emit("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])
+    # Before the spatial dims there are C and the rest, GN.
     return with_leading_dims(tape, moved, (channels, -1), data.like)
 
 

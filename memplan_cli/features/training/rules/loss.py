@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 def softmax_cross_entropy(call: Call) -> Gradients:
     """L = -sum of w[t] P[t] / n, P = log softmax X: dX = (e^P - onehot t) w[t] dL / n.
 
-    t are the labels and w the weights of classes; n is the sum of all w[t] if the reduction is a mean, else 1.
-    `_weighted_gradient` returns w[t] dL / n. ScatterElements subtracts that at the labels, so that no one-hot
-    tensor is made. P is the node's second output. If P has a gradient dP, dP - e^P (sum of dP) is added to dX;
-    without dL, dX is this term alone.
+    t are the labels and w[t] the weights of their classes, 0 for ignored labels; n is the sum of all w[t] if the
+    reduction is a mean, else 1. P is the node's second output. If P has a gradient dP, dP - e^P (sum of dP) is
+    added to dX; without dL, dX is this term alone.
     """
     tape, x = call.tape, call.input(0)
     p = call.optional_output(1, tape.tensor(x))  # added to the forward node if omitted there
@@ -30,8 +29,10 @@ def softmax_cross_entropy(call: Call) -> Gradients:
         dx_from_p = tape.emit("Sub", dp, tape.emit("Mul", tape.emit("Exp", p), total))
     if not call.dy:
         return (dx_from_p,)
-    factor = _weighted_gradient(call)  # one for each label
+    factor = _weighted_gradient(call)  # w[t] dL / n for each label
     product = tape.emit("Mul", tape.emit("Exp", p), factor)
+    # The factor is subtracted at the labels, so that no one-hot tensor is made. The index of an ignored label
+    # is 0, and so is its factor.
     negative = tape.emit("Neg", factor)
     dx = tape.emit(
         "ScatterElements", product, _label_indices(call), negative, axis=1, reduction="add"
@@ -59,10 +60,10 @@ def _label_indices(call: Call) -> str:
 
 
 def _weighted_gradient(call: Call) -> str:
-    """Return w[t] dL / n of each label as [N, 1, ...].
+    """Return the factor w[t] dL / n of each label t of a loss operator, as [N, 1, ...].
 
-    n is the sum of all w[t] if the reduction is a mean, otherwise 1. Without class weights w is 1, and
-    it is 0 for ignored labels.
+    w[t] is the weight of the label's class: 1 without class weights (input 2), and 0 for an ignored label. dL is
+    the gradient of the loss (`call.dy`). n is the sum of all w[t] if the reduction is a mean, otherwise 1.
     """
     tape, x, labels = call.tape, call.input(0), call.input(1)
     reduction, ignored = call.attribute("reduction", "mean"), call.attribute("ignore_index")

@@ -214,8 +214,8 @@ def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
 def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeProto]:
     """Return forward nodes that compute the new running mean and variance of a BatchNormalization.
 
-    The nodes replace the BatchNormalization, so they compute its outputs 1 and 2; none for an output that
-    is omitted. new = old * momentum + batch * (1 - momentum), for either statistic.
+    They are its outputs 1 and 2; an omitted one gets no nodes. Either is computed from the old one and from the
+    ``mean`` or ``variance`` of the batch: ``new = momentum * old + (1 - momentum) * batch``.
     """
     tape, nodes = call.tape, list[NodeProto]()
     momentum = call.attribute("momentum", 0.9)
