@@ -305,13 +305,13 @@ class _WrittenLoop:
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         """Create the session of the written model, and fill its caches for the first step.
 
-        ``job`` has, of the user: ``dims`` and ``inputs``; of the written model: ``caches``, its `CacheSummary`;
-        of the original, so that its steps are repeated here:
+        ``job`` describes the steps of the original model, which are repeated here:
 
-        - ``original``: its file.
+        - ``original``: its file; ``dims`` and ``inputs``: values that the user gave.
         - ``rules``: how each dim follows from the numbers of past and new entries.
         - ``lengths``: the number of new entries in each step.
         - ``start``: the number of entries, with random values, in the caches before the first step.
+        - ``caches``: the `CacheSummary` of the written model.
         """
         self.caches = from_json(CacheSummary, job["caches"], "the job")
         # Both models are fed alike, so the inputs are drawn as the original declares them.

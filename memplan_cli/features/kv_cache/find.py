@@ -209,10 +209,10 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
 
 
 def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache | None:
-    """Return the cache that a graph output returns, extended or as it is; None if the output is no cache.
+    """Return the cache whose value for the next step is a graph output; None if the output is of no cache.
 
-    A cache is a graph input. It is a `CacheMatch` if one buffer can hold input and output, else a `KeptCache`
-    with the reason.
+    A cache is a graph input. The output extends it, selects from it, or returns it unchanged (a constant cache).
+    A `CacheMatch` if one buffer can hold input and output, else a `KeptCache` with the reason.
     """
     # The source is a graph input, or the result of another node than a Transpose, Cast or Identity. ``after``
     # are the indices of such nodes from the source to the output.
@@ -231,9 +231,7 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
         return _concatenated_cache(output, node, after, index)
     if _operator_key(node) in OPERATORS:
         return _operator_cache(output, source, after, index)
-    if (
-        operator(node).family in _SELECTIONS
-    ):  # Gather moves rows of the cache, Slice drops some
+    if operator(node).family in _SELECTIONS:  # a Gather or Slice of a cache
         return _rearranged_cache(output, node, index)
     return _cache_in_subgraph(output, source, index)
 
@@ -243,8 +241,8 @@ def _concatenated_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that a Concat extends: a graph input (past), its first operand, and new entries behind it.
 
-    - A `CacheMatch` if one buffer can hold the past and ``output`` (`_in_place_or_kept`). Transposes and Casts
-      may be before the Concat, and after it: ``after`` are their indices.
+    - A `CacheMatch` if one buffer can hold the past and ``output`` (`_in_place_or_kept`). There may be Transposes
+      and Casts before the Concat, and after it. ``after`` has the indices of the latter.
     - A `KeptCache` if one buffer cannot, or if the first operand is a Gather or Slice of the past.
     - None if that operand is not from a graph input, nothing is appended, or the model is invalid.
     """

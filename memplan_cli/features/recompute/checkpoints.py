@@ -154,11 +154,10 @@ class _Segments:
         return bool(segments) and segments[0] != segments[-1]
 
     def recomputed_at(self) -> list[set[Place]]:
-        """Return for each value the place, an index of an op, at which it is computed again; in a set, empty if never.
+        """Return for each value the places (indices of ops) at which it is computed again: one, or none.
 
-        A value is computed again if it is dropped at the end of its segment and the backward part needs it.
-        All such values of a segment are computed at the first backward op that reads one of them.
-        `write_copies`, which gets the result, could compute a value at several places: hence sets.
+        Most values that only one segment of the forward part uses are dropped at its end. Those that the backward
+        part needs are all computed again at one place: the first backward op that reads any of them.
         """
         values = self._values
         # For each segment, its dropped values, each with the place where the backward part first reads it.

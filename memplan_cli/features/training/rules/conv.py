@@ -143,10 +143,9 @@ def conv(call: Call) -> Gradients:
 
 
 def conv_transpose(call: Call) -> Gradients:
-    """Y = transposed convolution of X with W, plus B: dX = dY * W, dB = sum of dY.
+    """Y = transposed convolution of X with W, plus B: dX = dY * W, dW = kernel gradient of ``*``, dB = sum of dY.
 
-    ``Y * W`` is the convolution that is transposed: its data have the shape of Y, its output that of X. dW is the
-    kernel gradient of this convolution for the data dY and the output gradient X.
+    ``*`` is the convolution that is transposed: its data have the shape of Y, its output that of X.
 
     Raises:
         ModelError: the node has ``output_shape`` or pads to the SAME size, or an output padding is a
@@ -156,7 +155,7 @@ def conv_transpose(call: Call) -> Gradients:
     auto_pad = call.attribute("auto_pad", "NOTSET")
     windows = spatial_windows(call, tape.shape(w)[2:], y, x)  # of the convolution Y -> X
     output_padding = call.attribute("output_padding", [0] * len(windows))
-    # With an output padding of a stride or more, ``Y * W`` would have more elements than X.
+    # With an output padding of a stride or more, dY * W would have more elements than X.
     if (
         call.attribute("output_shape")
         or auto_pad.startswith("SAME")
@@ -171,7 +170,9 @@ def conv_transpose(call: Call) -> Gradients:
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        dw = _kernel_gradient(call, _Operand(call.dy, like=y), _Operand(x, like=x), windows)
+        data = _Operand(call.dy, like=y)  # ``like`` is a forward tensor of the same shape
+        output_gradient = _Operand(x, like=x)
+        dw = _kernel_gradient(call, data, output_gradient, windows)
     if call.wants(0):
         dx = tape.emit(
             "Conv",
