@@ -143,9 +143,10 @@ def conv(call: Call) -> Gradients:
 
 
 def conv_transpose(call: Call) -> Gradients:
-    """Y = transposed convolution of X with W, plus B: dX = dY * W, dW = kernel gradient of ``*``, dB = sum of dY.
+    """Y = data gradient of a convolution Y -> X: dX = dY * W, dW = dY * X, dB = sum of dY.
 
-    ``*`` is the convolution that is transposed: its data have the shape of Y, its output that of X.
+    ``dY * W`` is this convolution, applied to dY. ``dY * X`` is its kernel gradient: its data are dY, and X is in
+    the place of the gradient of its output.
 
     Raises:
         ModelError: the node has ``output_shape`` or pads to the SAME size, or an output padding is a
