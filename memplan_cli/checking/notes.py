@@ -208,13 +208,13 @@ def _check_settings_of_model(
     if _must_run_unoptimized(planned) and not is_unoptimized:
         yield "the settings in the model do not disable graph optimization, which would undo the plan"
     if settings is not None:
+        # Output -> the input in whose memory a run stores this output.
         report = planned.plan.report
-        bound = {output: name for name, output in report.donated.pairs}
+        binding = {output: donated for donated, output in report.donated.pairs}
         if report.caches.buffers:
-            # With caches in place no other pairs are donated. All buffers are bound, also those that an operator
-            # updates itself, which are not among the donated pairs.
-            bound = {cache.output: cache.input for cache in report.caches.buffers}
-        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), bound)])
+            # With caches no other inputs are donated. The donated pairs lack buffers that an operator updates itself.
+            binding = {cache.output: cache.input for cache in report.caches.buffers}
+        yield from mismatches([Comparison("io_binding", dict(settings.io_binding), binding)])
     yield from _check_config(planned, settings)
 
 

@@ -94,7 +94,7 @@ def _compare_budgets(planned: PlannedModel) -> Iterator[Comparison]:
     if isinstance(budget, float):
         return
     recompute, chunked = report.recompute, report.chunked
-    # With the setting "auto" recomputation has the budget, with "checkpoints" none.
+    # Recomputation with the setting "auto" keeps to the budget, that between "checkpoints" has no budget.
     is_automatic = settings.get("recompute") == "auto" and recompute != RecomputeSummary()
     yield Comparison("recompute.budget", recompute.budget, budget if is_automatic else None)
     is_chunked = chunked != ChunkingSummary()  # its setting can only be "auto"
@@ -137,10 +137,10 @@ def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_exposed(planned: PlannedModel) -> Iterator[str]:
-    """Yield each excluded tensor whose place contradicts the setting ``expose``.
+    """Yield each excluded tensor of the main graph that contradicts the setting ``expose``.
 
-    With ``expose`` the written model has every excluded tensor of the main graph as an additional output, without
-    the setting it has none. Nothing is yielded without the original, whose outputs are needed to tell added ones.
+    With the setting, the written model has each such tensor as an output in addition to those of the original.
+    Without the setting, no such tensor is an added output. Nothing is yielded if the original is not at hand.
     """
     if planned.original is None:
         return

@@ -132,9 +132,9 @@ def _tensor_name(index: int, tensors: Sequence[str]) -> str:
 def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
     """Return the groups that run before the step of ``cut.node`` in every order (True) or in no order (False).
 
-    Only orders that the cut assumes count: with ``cut.before`` before this group, or ``cut.after`` after it. True
-    are the direct and indirect predecessors of the group, False are the group itself, its successors and the
-    block's end. Groups that can run before or after the step are left out.
+    True are the direct and indirect predecessors of the group. False are the group itself, its direct and indirect
+    successors, and the block's end. The cut assumes that ``cut.before`` is a predecessor too, or ``cut.after`` a
+    successor. Groups that can run before or after the step are left out.
 
     Raises:
         ProofError: the cut's assumption contradicts the order constraints.
@@ -193,8 +193,8 @@ class _Step:
             + share * (x(producer) - x(reader)) for each share, a part of a tensor's bytes
             - multiple * (x(first) - x(second)) for each pair of which ``first`` must run before ``second``
 
-        Subtracting is allowed because x(first) >= x(second). The result is the smallest value of this sum, if
-        each group of which the order is open has x = 0 or x = 1. Shares refer to ``tensors`` by index.
+        Subtracting is allowed because x(first) >= x(second). The result is the smallest value of the sum, where
+        x is 0 or 1 for each group that can run before or after the step. Shares refer to ``tensors`` by index.
 
         Raises:
             ProofError: a share, a pair or a multiple of the dual is wrong.
@@ -219,7 +219,7 @@ class _Step:
         for number, coefficient in coefficients.items():
             if number not in self.runs_before:  # x is 0 or 1: the smaller term counts
                 least += min(coefficient, 0)
-            elif self.runs_before[number]:  # x is 1
+            elif self.runs_before[number]:  # x is 1, for other groups x is 0
                 least += coefficient
         return least
 

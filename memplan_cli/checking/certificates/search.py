@@ -35,11 +35,11 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
     """Check by an exhausted search that every order of the groups has a step of ``bound`` bytes or more.
 
     A state is the set of groups that have not run yet. ``states`` has the moves of each: a move runs the group in
-    ``move.nodes``, then *free* groups, and leads to the state ``move.to``. These moves must reach every state that
-    can be reached with all steps below the bound, and in each of them groups must remain.
+    ``move.nodes``, then *free* groups, and leads to the state ``move.to``. The moves of a state must include each
+    group that can run next below the bound, and groups must remain in every state: no order ends below the bound.
 
-    A free group leaves no more bytes live than before it. So it can run as early as possible in any order below the
-    bound, and only the order of the other groups must be searched.
+    A free group leaves no more bytes live than before it. Running a free group at once keeps any order below the
+    bound, so no move needs to delay a free group.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
