@@ -133,7 +133,7 @@ def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _
     """Return the found order if its peak, measured again, is lower than that of the file's order; else the file's.
 
     ``program`` has the file's order. If sizes have symbols, peaks are measured with a number in place of every
-    symbol, and the found order must not have the higher peak with any of the other numbers (`_OTHER_SAMPLES`).
+    symbol. With none of the other numbers (`_OTHER_SAMPLES`) may the found order have the higher peak.
     """
     if found.method == "file":
         return _Choice("file", program, found.peaks)

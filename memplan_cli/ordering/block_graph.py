@@ -164,7 +164,7 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
     ends. For example, branches with peaks of 5 and 4 bytes and results of 3 and 2 bytes, and an output of 3
     bytes, need max(5, 3 + 4, 3 + 2 + 3) bytes. Outer variables that the subgraphs read are not counted here.
     """
-    # The inputs that a subgraph declares. Only those of Loop and Scan do.
+    # Only the subgraphs of Loop and Scan declare inputs.
     inputs = sum(body.inputs for body in bodies)
     outputs = sum(map(facts.own_bytes, op.outputs))
     results_so_far, peak_of_bodies = 0, 0

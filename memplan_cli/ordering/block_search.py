@@ -196,9 +196,9 @@ class _ClusterSearch:
     def prove(self, budget: WorkBudget) -> None:
         """Raise the lower bound on the peak of all orders by minimum cuts, until it equals the best peak.
 
-        A cut at a cluster, a group of ops that run one directly after the other, bounds the bytes live at its
-        step in every order. Cuts are made at the clusters with most live bytes in the best order, and in small
-        graphs at pairs of clusters.
+        A minimum cut at a cluster (a group of ops that run directly one after the other) is a lower bound on the
+        bytes live at the cluster's step, in every order. Cuts are made at the clusters with most live bytes in
+        the best order, and in small graphs at pairs of clusters.
         """
         best, order = self._best, self._best.cluster_order
         # Each op of this graph is a cluster.

@@ -89,8 +89,7 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
         state.demand(op)
     for op in file_order:
         state.demand(op)  # which does nothing if the op has run
-    is_forward = parameters.direction is Direction.FORWARD
-    return state.order if is_forward else state.order[::-1]
+    return list(state.in_direction(state.order))
 
 
 class _SweepState:
@@ -258,15 +257,16 @@ class _SweepState:
         A group is free if at most `Sweep.slack` more bytes are live after it than before. The result has the
         ops that had to wait for one of ``ops``, and those that add fewer live bytes since ``ops`` have run.
         """
-        # The users of an accessed tensor add fewer bytes if, forward, only one is left, which frees the tensor, or
-        # two, which free it in one group; and if, backward, the first one has just made the tensor live.
-        users_before_last = (0, 1) if self._is_forward else (-1,)
+        # The values of ``_users_before_last`` at which users of a tensor may add fewer bytes than before.
+        # Forward: the last user (0) frees the tensor, or the last two (1) do so in one group. Backward: the
+        # tensor has just become live (-1), so its other users do not add its bytes.
+        values = (0, 1) if self._is_forward else (-1,)
         starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                # Only then, because a tensor may have many users, and the time shall be linear.
-                if self._users_before_last[tensor] in users_before_last:
+                # Not for other values: a tensor may have many users, and the time is near linear.
+                if self._users_before_last[tensor] in values:
                     starts += self._users[tensor]
         return [
             op

@@ -250,7 +250,8 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
 
     Returns:
         A row for each state with its moves, after a first row with the move to the initial state. A move has
-        the op that is chosen, the free ops that run at once after it, and the later row that it leads to.
+        the op that is chosen, the free ops that run at once after it (they raise neither the live bytes nor
+        the peak), and the index of the row of the state that it leads to.
     """
     space = StateSpace(graph)
     # The lowest peaks need not be found: all states get the highest peak below the bound, so that a set of ops

@@ -121,16 +121,16 @@ def _cheapest_by_dtype(problem: Problem, of_level0: SlotAssignment) -> SlotAssig
     shape too, if no cheaper ones are found.
     """
     buffers = of_level0.buffers
-    # For each buffer its dtype, and its slot among those of the dtype. All slots are numbered below.
+    # For each buffer its dtype, and its slot among those of the dtype.
     slot_of: list[tuple[Hashable, int]] = [("", 0)] * len(buffers)
     for dtype, indices in by_kind(buffers, same_dtype).items():
+        of_dtype = [buffers[index] for index in indices]
         level0_slots = [of_level0.slots[index] for index in indices]
-        # Their padded sizes and live ranges, as columns.
-        columns = slot_buffers([buffers[index] for index in indices], problem.alignment)
-        # Returns the slots of level 0 unless it finds cheaper ones.
-        slots = best_slots(columns, known=level0_slots)
+        # `best_slots` returns the slots of level 0 unless it finds cheaper ones.
+        slots = best_slots(slot_buffers(of_dtype, problem.alignment), known=level0_slots)
         for index, slot in zip(indices, slots, strict=True):
             slot_of[index] = dtype, slot
+    # The slots of all dtypes get numbers from 0 on.
     numbers: dict[tuple[Hashable, int], int] = {}
     numbered = tuple(numbers.setdefault(slot, len(numbers)) for slot in slot_of)
     return SlotAssignment(buffers, numbered)

@@ -88,15 +88,14 @@ def _lower_pieces(
 ) -> tuple[Layout, int]:
     """Lower the pieces of a problem, the tallest first; return the layout, and the bytes of a lower bound.
 
-    The arena is as tall as its tallest piece. So no piece is lowered further than the height that the pieces
-    before it still have, and a piece that is no taller stays as it is. Each gets an equal part of the work left.
-
-    Searches end at ``target_height`` units, which is low enough for the caller.
+    The arena is as tall as its tallest piece. So no piece is lowered below the tallest piece that is done, and a
+    piece that is no taller stays as it is. Each gets an equal part of the work left. All heights are in units;
+    ``target_height`` is low enough for the caller.
     """
     lowered = list(placements)
     heights = [*map(height_of, reduction.pieces, placements)]
-    arena_bound = reduction.load  # in units; no arena is lower
-    # The larger of ``arena_bound`` and the heights of the pieces done so far: the arena stays that tall.
+    arena_bound = reduction.load  # proved: no arena is lower
+    # The larger of ``arena_bound`` and the heights of the pieces that are done: the arena stays that tall.
     settled_height = arena_bound
     too_tall = [index for index, height in enumerate(heights) if height > arena_bound]
     too_tall.sort(key=lambda index: -heights[index])
@@ -104,10 +103,11 @@ def _lower_pieces(
         if heights[index] <= settled_height:
             break
         part = budget.share(1 / (len(too_tall) - count_before))
+        # The bound of the piece begins at the settled height, below which no search goes.
         best = BestPlacement(placements[index], heights[index], settled_height, target_height)
         best = _lower_piece(reduction.pieces[index], best, part, progress)
         lowered[index] = best.placement
-        if best.bound > settled_height:  # raised by a proof
+        if best.bound > settled_height:  # a search has raised the bound, which is proved then
             arena_bound = best.bound
         settled_height = max(settled_height, best.height)
     return layout_of(reduction, lowered), reduction.arena_bytes(arena_bound)
@@ -118,12 +118,13 @@ def _lower_piece(
 ) -> BestPlacement:
     """Return the lowest placement of a piece that is found, or ``best``. Spends work of the budget.
 
-    The exact search tries the bound of ``best`` first. If few buffers may decide the height, the bottleneck,
-    these are then placed before the others. Last, the exact search tries all capacities, with the share of
-    the work that the gap between height and bound is worth.
+    Three searches follow one another until the placement is low enough:
 
-    ``progress`` is called with a `Detail` about each search that begins; if the search is slow for lack of
-    numba, also with a stage that says so.
+    1. the exact search with the bound of ``best`` as the height,
+    2. layouts that place the buffers of a bottleneck, few that may decide the height, before all others,
+    3. the exact search with all heights from the bound on.
+
+    ``progress`` is called before each; if searches are slow for lack of numba, also with a stage that says so.
     """
     if budget.is_over() or not _fits_in_int64(piece):
         return best
@@ -146,6 +147,7 @@ def _lower_piece(
     if searcher is not None:
         report_exact_search()
         best = try_bound(searcher, best, budget)
+    # The smaller the gap between height and bound, the smaller the share of the work.
     if not best.may_stop(budget) and _is_bottleneck_worthwhile(piece, best):
         report(f"fitting {buffers} buffers around bottleneck subsets")
         share = BOTTLENECK_SHARE * best.worthwhile_share

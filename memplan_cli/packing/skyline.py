@@ -52,12 +52,12 @@ class _UnplacedBuffers:
     """
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
-        """Build the tree of one or more buffers, by which `take` finds a buffer between two sections.
+        """Build the tree of one or more buffers. ``order`` has their indices, sorted by ``start``.
 
-        ``start`` and ``end`` are the first section of each buffer, and the section after its last. ``order``
-        has the indices of the buffers, sorted by ``start``.
+        ``start`` and ``end`` are the first section of each buffer, and the section after its last.
         """
         self.order = order
+        # More leaves than buffers: a search that begins after the last buffer begins at a free leaf.
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
         free_leaves = self.leaves - len(ends)
@@ -66,6 +66,7 @@ class _UnplacedBuffers:
         for node in range(self.leaves - 1, 0, -1):
             least_end[node] = min(least_end[2 * node], least_end[2 * node + 1])
         self.least_end = least_end
+        # For each section, the position in ``order`` of the first buffer that starts there or later.
         starts = [start[i] for i in order]
         self.first = [bisect_left(starts, section) for section in range(max(ends))]
 
@@ -78,7 +79,7 @@ class _UnplacedBuffers:
 
         Returns -1 if there is none.
         """
-        # If no buffer starts so late, this is a free leaf: there are more leaves than buffers.
+        # If no buffer starts so late, this is a free leaf.
         least_end, node = self.least_end, self.first[begin] + self.leaves
         while least_end[node] > stop:
             # To the next subtree on the right: up from right children, which are odd, then to the sibling.
@@ -111,14 +112,14 @@ class _Skyline:
     Attributes:
         sections: Number of sections of the piece.
         level: Level in units of each segment.
-        stop: Section after the last of each segment. The next segment begins there.
+        stop_of: Section after the last of each segment. The next segment begins there.
         left_of: The segment on the left of each segment; -1 for the first one.
         queue: Heap of (level, first section, stop); entries of merged segments stay in it.
     """
 
     sections: int
     level: dict[int, int] = field(default_factory=dict)
-    stop: dict[int, int] = field(default_factory=dict)
+    stop_of: dict[int, int] = field(default_factory=dict)
     left_of: dict[int, int] = field(default_factory=dict)
     queue: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -127,7 +128,7 @@ class _Skyline:
 
         ``left`` is the segment on its left, -1 if there is none.
         """
-        self.level[begin], self.stop[begin], self.left_of[begin] = level, stop, left
+        self.level[begin], self.stop_of[begin], self.left_of[begin] = level, stop, left
         if stop < self.sections:
             self.left_of[stop] = begin
         heappush(self.queue, (level, begin, stop))
@@ -137,7 +138,7 @@ class _Skyline:
         while True:
             level, begin, stop = heappop(self.queue)
             # Else the entry is of a segment that was joined with others since.
-            if self.level.get(begin) == level and self.stop[begin] == stop:
+            if self.level.get(begin) == level and self.stop_of[begin] == stop:
                 del self.level[begin]
                 return level, begin, stop
 
@@ -150,15 +151,16 @@ class _Skyline:
     def add_merged(self, begin: int, stop: int, level: int, left: int) -> None:
         """Add the segment [begin, stop), joined with a neighbor on either side that has the same level.
 
-        ``left`` is the first section of the segment on its left, -1 if there is none. The segment on its
-        right begins at ``stop``.
+        A segment is an interval of sections in which the skyline is level, and is known by its first section.
+        ``left`` is the segment on the left, -1 if there is none. The segment on the right begins at ``stop``.
         """
+        # A segment exists only if ``level`` has it: its entries in the other tables may stay.
         if left >= 0 and self.level[left] == level:
             del self.level[left]
             begin, left = left, self.left_of[left]
         if stop < self.sections and self.level[stop] == level:
             del self.level[stop]
-            stop = self.stop[stop]
+            stop = self.stop_of[stop]
         self.add(begin, stop, level, left)
 
     def raise_part(
@@ -166,7 +168,7 @@ class _Skyline:
     ) -> None:
         """Add a valley again that `pop_lowest` has removed, raised to ``level`` in [start, end).
 
-        The sections before ``start`` and from ``end`` on become segments at the level of the valley::
+        The sections before ``start`` and from ``end`` on, if any, become segments at the level of the valley::
 
             valley    begin                        stop     at the level ``floor``
             becomes   begin     start     end      stop     three segments, the middle one raised

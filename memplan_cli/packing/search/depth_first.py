@@ -190,22 +190,21 @@ def _insert_sorted(
 def _push_frame(
     state: SearchState, section: int, fingerprint: np.uint64, options_end: int
 ) -> None:
-    """Push a frame for several options at a section onto the stack of frames.
+    """Push a frame, the choice among several options at a section, onto the stack of frames.
 
-    A frame owns a slice of the stack of options, ``state.options``. `_list_options` has written the options
-    of this frame above the top of that stack, up to and without index ``options_end``. They become a part
-    of the stack here. ``fingerprint`` is that of the present state, to which each option will be applied.
+    `_list_options` has written the options above the top of the stack of options, and before index
+    ``options_end``. They are pushed here, too. ``fingerprint`` is that of the present state.
     """
     registers = state.registers
-    first_option = registers[OPTIONS]
+    first_option = registers[OPTIONS]  # the top of the stack of options
     frame = state.frames[registers[DEPTH]]
     frame[FIRST] = first_option
     frame[END] = options_end
     frame[UPCOMING] = first_option  # the option to try next
-    # Steps logged from here on are undone before the next option.
-    frame[MARK] = registers[TRAIL]
+    frame[MARK] = registers[TRAIL]  # later steps are undone before the next option
     frame[FINGERPRINT] = np.int64(fingerprint)
     frame[SECTION] = section
+    # The new tops of both stacks.
     registers[DEPTH] += 1
     registers[OPTIONS] = options_end
 
@@ -239,11 +238,11 @@ def _advance(
 
     - SOLVED if all buffers are placed,
     - OVERFLOWED if the stacks or the undo log are too small,
-    - else NEXT: the frame on top of the stack tries its next option. It is a new frame if the section has
-      several options, and an older one if the state is found to have no solution.
+    - else NEXT: the frame on top of the stack tries its next option. That is the new frame, or an older one if
+      the state is found to have no solution.
 
-    Changes ``state`` and spends its work. ``rank`` and ``level_bonus`` decide the order of options
-    (`_list_options`), and ``weigh_failures`` the section (`tightest_section`).
+    Changes ``state`` and spends its work. ``rank`` and ``level_bonus`` decide the order of options. With
+    ``weigh_failures`` 1 instead of 0, sections that often were dead ends come first.
     """
     floor, sections = state.floor, len(state.floor)
     left, right = 0, sections
@@ -257,7 +256,7 @@ def _advance(
             right -= 1
         if left == right:
             return SOLVED
-        # The functions below pass about twice over the buffers and four times over the sections.
+        # The work of the functions below: two passes over the buffers and four over the sections.
         buffers = piece.first[right] - piece.first[left]
         state.registers[WORK] -= 2 * buffers + 4 * (right - left)
         # Valleys are intervals of level floor between higher walls; a basin has any floors between its walls.
@@ -270,8 +269,9 @@ def _advance(
         if has_full_basin(piece, state, left, right, capacity):
             return NEXT
         section = tightest_section(state, left, right, capacity, weigh_failures)
+        # Options are written above the top of their stack, and stay there only if a frame is pushed. There is
+        # one at least: some unplaced buffer fits into the valley over the section.
         first_option = state.registers[OPTIONS]
-        # There is an option at least: some unplaced buffer fits into the valley over the section.
         options_end = _list_options(piece, state, rank, level_bonus, section)
         if options_end == first_option + 1:
             _take_option(piece, state, section, state.options[first_option])
@@ -296,21 +296,21 @@ def _take_option(piece: PieceArrays, state: SearchState, section: int, option: i
 def _try_next_option(piece: PieceArrays, state: SearchState) -> int:
     """Undo the former option of the frame on top, and take the next one; return the next mode.
 
-    If an option is left, the mode is ENTER: the search goes on from the new state. If none is left, the state
-    has no solution, which is remembered, and the frame is removed. The mode is NEXT then, for the frame below.
+    The mode is ENTER if an option is left: the search goes on from the new state. Else the state of the frame
+    has no solution, which is remembered, and the mode is NEXT: the frame below tries its next option.
     """
     registers = state.registers
     frame = state.frames[registers[DEPTH] - 1]
     undo(piece, state, frame[MARK])
-    option = frame[UPCOMING]  # an index of `state.options`: the frame owns FIRST to END
-    if option < frame[END]:
+    # The options of the frame are on top of the stack of options, with the indices from FIRST to END.
+    upcoming = frame[UPCOMING]
+    if upcoming < frame[END]:
         frame[UPCOMING] += 1
-        _take_option(piece, state, frame[SECTION], state.options[option])
+        _take_option(piece, state, frame[SECTION], state.options[upcoming])
         return ENTER
     _remember_failure(state, np.uint64(frame[FINGERPRINT]))
-    # Both stacks end where the frame and its options began.
-    registers[DEPTH] -= 1
-    registers[OPTIONS] = frame[FIRST]
+    registers[DEPTH] -= 1  # pops the frame
+    registers[OPTIONS] = frame[FIRST]  # pops its options
     return NEXT
 
 
@@ -338,9 +338,9 @@ def search(
             registers[MODE] = _advance(
                 piece, state, capacity, rank, level_bonus, weigh_failures
             )
-        elif mode != NEXT:
+        elif mode != NEXT:  # the mode is a result: SOLVED or OVERFLOWED
             return int(mode)
-        elif registers[DEPTH] == 0:
+        elif registers[DEPTH] == 0:  # no option is left
             return FAILED
         else:
             registers[MODE] = _try_next_option(piece, state)

@@ -136,16 +136,16 @@ class Searcher:
     ) -> tuple[Answer, Placement]:
         """Search for a placement within ``capacity`` units, in the way of one restart.
 
-        At each step, the search has some options: buffers to place at a section. Restarts differ in the order
-        in which options are tried, and some of those with random changes (`_rank`) also choose the section by
-        its failures. The failed states and failures are kept for later restarts.
-
-        The answer is UNKNOWN if the budget is over, or a stack of the search is full.
+        Each step of the search chooses a section, and tries its options: the buffers that can be placed there.
+        Restarts differ in the order of options. States without a solution, and the number of dead ends of
+        each section, are kept for later restarts. The answer is UNKNOWN if the budget is over or a stack full.
         """
         state = new_state(self.arrays, self._failed, self._failures)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
-        noisy_restart = restart - len(_OPTION_ORDERS)  # negative: no random changes
+        # After one restart for each order, the orders are changed at random (`_rank`). Then every other restart
+        # prefers sections with many dead ends.
+        noisy_restart = restart - len(_OPTION_ORDERS)
         weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_EVERY == 0)
         while not budget.is_over():
             # A slice of work at a time, so that the deadline is kept.
@@ -167,7 +167,7 @@ class Searcher:
                 return Answer.NO, ()
             if result == OVERFLOWED:
                 return Answer.UNKNOWN, ()
-            # UNFINISHED: the slice is used up, and the next one continues the search.
+            # Else UNFINISHED: the slice is used up, and the next one continues the search.
         return Answer.UNKNOWN, ()
 
     def _rank(self, option_order: OptionOrder, restart: int) -> Ints:

@@ -115,7 +115,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             inside_count[start] += 1
             inside_count[stop] -= 1
-        # If the buffer ends with its valley, this entry is behind the valley, and cleared below.
+        # If the buffer ends with its valley, this entry belongs to the stretch behind, where `_spread_smallest`
+        # clears it, or to ``right``, which is not read.
         smallest_left[stop] = min(smallest_left[stop], size)
         smallest_right[start] = min(smallest_right[start], size)
     # Then the entries are turned into the values of each section. Units and count fall to 0 at the end of
@@ -162,11 +163,13 @@ def _spread_smallest(ending: Ints, starting: Ints, begin: int, stop: int) -> Non
 def has_full_valley(state: SearchState, left: int, right: int, capacity: int) -> bool:
     """Return whether, in a section of a valley of [left, right), the buffers must exceed the capacity.
 
-    A buffer that covers the section and is not inside the valley reaches over a wall. So it goes to the cap,
-    the lower of the two walls, or higher. Counts the failure of the section in ``state.failures``.
+    A valley is an interval of level floor between walls; its cap is the lower wall. The bottom of each unplaced
+    buffer that reaches over a wall is at the cap or higher, and in one section these buffers lie one above
+    the other. Counts the failure of the section in ``state.failures``.
     """
-    cap, inside_units = state.scratch[CAP], state.scratch[INSIDE_UNITS]
-    unplaced = state.unplaced
+    cap = state.scratch[CAP]  # -1 if there is no valley
+    unplaced = state.unplaced  # units of the unplaced buffers over each section
+    inside_units = state.scratch[INSIDE_UNITS]  # units of those between the walls
     for section in range(left, right):
         units_over_wall = unplaced[section] - inside_units[section]
         is_valley = cap[section] >= 0
@@ -178,10 +181,11 @@ def has_full_valley(state: SearchState, left: int, right: int, capacity: int) ->
 
 @compiled
 def raise_unusable(state: SearchState, left: int, right: int) -> bool:
-    """Raise the floor of sections of valleys that no inside buffer covers; return whether there is one.
+    """Raise the floor of the valley sections that no inside buffer covers; return whether there are any.
 
-    All unplaced buffers over such a section reach over a wall of its valley. So the floor is raised to the
-    cap, the lower of the walls. The scratch rows about valleys are no longer right then.
+    An inside buffer is unplaced and lies between the walls of a valley. All other unplaced buffers reach over a
+    wall, so they rest on the cap, the lower wall, or higher: the floor is raised to the cap. After that, the
+    rows of `find_valleys` and `count_inside` have to be filled again.
     """
     cap, inside_units = state.scratch[CAP], state.scratch[INSIDE_UNITS]
     is_raised = False
@@ -197,16 +201,16 @@ def raise_unusable(state: SearchState, left: int, right: int) -> bool:
 def tightest_section(
     state: SearchState, left: int, right: int, capacity: int, weigh_failures: int
 ) -> int:
-    """Return the section of the valleys of [left, right) with the lowest score.
+    """Return the section with the fewest options, of those in the valleys of [left, right).
 
-    A valley is an interval of level floor between two walls; the row CAP has the lower wall, and -1 outside
-    of valleys. The score of a section is its number of options: to place one of the buffers between the walls
-    that cover it (INSIDE_COUNT of them, at least one), or to leave a hole. If ``weigh_failures`` is 1, it is
-    divided by the failures of the section (dom/wdeg, Boussemart et al., ECAI 2004).
+    An option is a buffer to place on the floor of the section, between the walls of the valley, or a hole to
+    leave there. If ``weigh_failures`` is 1, the number of options is divided by the failures of the section
+    (dom/wdeg, Boussemart et al., ECAI 2004).
 
     Fills the row HOLE: the level up to which a hole reaches, or -1 if the buffers above it would not fit.
     """
-    cap, inside_count = state.scratch[CAP], state.scratch[INSIDE_COUNT]
+    cap = state.scratch[CAP]  # the lower wall; -1 if there is no valley
+    inside_count = state.scratch[INSIDE_COUNT]  # number of these buffers, at least one
     hole, unplaced = state.scratch[HOLE], state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
     tightest, least_score = left, INFINITE
@@ -231,18 +235,18 @@ def tightest_section(
 def _lowest_hole(state: SearchState, section: int) -> int:
     """Return the lowest level at which a buffer above a hole in a section of a valley can rest.
 
-    A hole is empty space on the floor. If the buffer above it reaches over a wall, the buffer rests on the cap,
-    the lower wall, or higher. Else the buffer rests on one between the walls that ends before the section or
-    starts after it: at the lowest on the smallest of these, which is on the floor::
+    A hole is empty space on the floor. The buffer ``b`` above it reaches over a wall, so it is as high as the
+    lower wall, or rests on a buffer ``a`` beside the section, at the lowest on the smallest::
 
-        |   +-----+     |
-        | +-+-+---+     |    a hole (dot) under a buffer that rests on a smaller one
-        | +---+ .       |
+        |   bbbbb       |
+        | aaa ..        |    a hole (dots) under b
+        +---------------+    floor
     """
+    lower_wall = state.scratch[CAP, section]
     smallest_left = state.scratch[SMALLEST_LEFT, section]
     smallest_right = state.scratch[SMALLEST_RIGHT, section]
-    smallest_beside = min(smallest_left, smallest_right)
-    return int(min(state.scratch[CAP, section], state.floor[section] + smallest_beside))
+    top_of_smallest = state.floor[section] + min(smallest_left, smallest_right)
+    return int(min(lower_wall, top_of_smallest))
 
 
 @compiled
@@ -259,9 +263,10 @@ def has_full_basin(
         +---+ +-----+
         begin       section
 
-    Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry stands
-    for the sections from its begin to the present one, whose floors are at most its level. The section that
-    overflows gets a failure in ``state.failures``. Basins of one level are left to `has_full_valley`.
+    Basins are found with a stack of (begin, level), as the rectangles in a histogram are. With the floors 5, 2,
+    1, 4, it has (0, 5), (1, 2), (2, 1) before the 4, which pops two entries: a basin [2, 3) between the walls
+    2 and 4, and a basin [1, 3) between 5 and 4. The former has one level, so it is left to `has_full_valley`.
+    The section that overflows gets a failure in ``state.failures``.
     """
     stack_begin, stack_level = state.scratch[STACK_BEGIN], state.scratch[STACK_LEVEL]
     # For each section the end of its stretch of equal floors, from `find_valleys`.
@@ -270,8 +275,8 @@ def has_full_basin(
     for section in range(left, right + 1):
         level = floor[section] if section < right else INFINITE
         begin = section
-        # The floor here is the right wall of the basins of lower entries, which end before this section. The
-        # left wall is the entry below.
+        # The floor here is the right wall of the basins that begin at lower entries. The left wall of each is
+        # the entry below on the stack.
         while depth > 0 and stack_level[depth - 1] < level:
             depth -= 1
             begin = stack_begin[depth]
@@ -282,7 +287,7 @@ def has_full_basin(
                 continue
             if _must_exceed_capacity(piece, state, begin, section, cap, capacity):
                 return True
-        # If the top entry has the same level, it stands for these sections too.
+        # An entry of the same level, which begins earlier, stands for this section too.
         if depth == 0 or stack_level[depth - 1] > level:
             stack_begin[depth] = begin
             stack_level[depth] = level
