@@ -81,8 +81,8 @@ def _within_budget(
     if fitting:
         yield from fitting
     elif fits(unchanged):
-        # It has chunks that were made for the budget. New orders, searched without outputs, may exceed the budget
-        # again. For the report: the program meets the budget, and no node runs twice.
+        # Chunking may have brought it under the budget, and a new order, searched without outputs, above it again.
+        # For the report: the program meets the budget, and no node runs twice.
         recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
         yield replace(unchanged, recompute=recompute)
     else:

@@ -93,12 +93,12 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the point of a dim's value that fits, the largest one.
+        """Return the need of the largest value of a dim that fits, together with that of the next value.
 
-        ``need`` is what the value needs, and ``next_need`` what the next larger value needs, which does not
-        fit; None: more bytes than any machine has. A user compares the next need with the memory size, so
-        the ``overhead`` of the process, which no need includes, is added to it.
+        ``next_need`` is None if the next value needs more bytes than any machine has. ``overhead`` is the bytes
+        of the interpreter and its imports, which neither need includes.
         """
+        # Users compare this number with the memory size, so it includes the overhead.
         beyond = None if next_need is None else next_need.total + overhead
         return cls(
             weights=need.weights,
@@ -286,10 +286,10 @@ def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
 
 
 def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
-    """Return a guess of the largest value of the question's dim that fits: by one plan for all values.
+    """Return a guess of the largest value of a dim that fits, from the totals of one plan with symbolic sizes.
 
-    A search by the exact need of each value starts from the guess. ``totals`` are the bytes of the plan, by
-    unit. The guess is 1 if not even 1 fits, or if the totals cannot be evaluated or do not depend on the dim.
+    The caller's search with an exact plan for each value starts at the guess. ``totals`` has the bytes of the
+    plan by unit: ``{"1": 64, "batch": 4096}`` is 64 bytes and 4096 for each of the batch.
     """
 
     def total_at(value: int) -> Need:
@@ -300,9 +300,9 @@ def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
 
     try:
         point = largest(total_at, question)
-    except (SettingsError, ValueError):
+    except (SettingsError, ValueError):  # no total has the dim, or one has another dim too
         return 1
-    return 1 if point is None else point.dims[question.dim]
+    return 1 if point is None else point.dims[question.dim]  # None: not even 1 fits
 
 
 @dataclass(slots=True)

@@ -93,9 +93,9 @@ def _exclusion_notes(program: Program, settings: Settings) -> Iterator[str]:
 
 
 def _expose_notes(program: Program, settings: Settings) -> Iterator[str]:
-    """Yield which excluded tensors cannot become outputs of the written model, and how many do.
+    """Yield warnings of the setting ``expose``, by which excluded tensors become outputs of the written model.
 
-    The report counts those that become outputs as planned tensors, because it describes the model as read.
+    They name the tensors that cannot become outputs, and count those that do.
     """
     if not settings.expose:
         return
@@ -110,7 +110,7 @@ def _expose_notes(program: Program, settings: Settings) -> Iterator[str]:
             yield f"{var!r} is inside a subgraph and cannot be exposed as an output"
         else:
             count += 1
-    if count:
+    if count:  # the report describes the model as read, in which they are no outputs yet
         change = (
             "1 exposed tensor becomes an output"
             if count == 1

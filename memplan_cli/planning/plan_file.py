@@ -121,20 +121,21 @@ def _check_settings(plan: Plan) -> None:
 
 
 def _compare_symbolic_peak(plan: Plan) -> Iterator[Comparison]:
-    """Yield the recorded expression of the live peak with that of the planner's own `live_peak_text`.
+    """Yield the recorded expression of the live peak, beside that of the planner's function `live_peak_text`.
 
-    The checker has no second implementation: a maximum of sums of symbols has no canonical form that one
-    could reproduce. Nothing is yielded for a plan of level 2 with slots: the recorded peak is that of the
-    layout with offsets, but the plan lists the slots that replaced it.
+    The checker has no function of its own for this expression: a maximum such as ``max(8*n, n + m)`` can be
+    written in many ways, so a second implementation would yield other texts.
     """
     recorded = plan.report.symbolic.get("live_peak")
     has_slots = any(tensor.slot is not None for tensor in plan.tensors)
+    # At level 2 slots may replace a layout with offsets, in which views share bytes. The recorded peak is still
+    # that of the layout, which is not in the plan.
     if recorded is None or (plan.report.level == 2 and has_slots):
         return
     # Units are unique: `check_plan_figures` refused a plan with two arenas of one unit.
     buffers_by_unit = {}
-    for arena, (problem, _layout) in zip(plan.arenas, plan.problems, strict=True):
-        buffers_by_unit[arena.unit] = problem.buffers  # the expression depends on no offset
+    for arena, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
+        buffers_by_unit[arena.unit] = problem.buffers  # the live peak depends on no offset
     yield Comparison("live_peak in symbols", recorded, live_peak_text(buffers_by_unit))
 
 
@@ -193,10 +194,9 @@ def _check_constants(plan: Plan) -> None:
 
 
 def _compare_constants(plan: Plan) -> Iterator[Comparison]:
-    """Yield each recorded number about constants with the number counted again.
+    """Yield the numbers of a plan about constants, each with the value that it must have.
 
-    They are the bytes of foldable tensors, the bytes of folded ones, and how many folded tensors are in
-    the plan: none, as their values are weights.
+    *Foldable* tensors could be computed before a run. *Folded* tensors have been computed: they are weights.
     """
     report = plan.report
     if report.memory.foldable is not None or report.foldable:
@@ -204,5 +204,6 @@ def _compare_constants(plan: Plan) -> Iterator[Comparison]:
         yield Comparison("foldable", report.memory.foldable, foldable_bytes)
     folded_bytes = sum(tensor.bytes for tensor in report.folded.tensors)
     yield Comparison("the bytes of folded constants", report.folded.added, folded_bytes)
+    # A weight is no planned tensor, so this count must be 0.
     planned_count = sum(tensor.name in plan.by_id for tensor in report.folded.tensors)
     yield Comparison("folded tensors that need memory", planned_count, 0)

@@ -40,21 +40,18 @@ class _OrderedNode(NamedTuple):
     block_entries: frozenset[str]
 
     def has_label(self, label: str) -> bool:
-        """Whether a label, by which a release or the peak names its node, can mean this node.
+        """Return whether a label in a release, or in the peak, can mean this node.
 
-        The plan's order has an entry for each node of a block: the node's name, or ``#`` and its index if it
-        has no name or the name of another node. If a block has the entries ``a``, ``#1`` and ``#2``,
-
-        - ``a`` means the node of the entry ``a``,
-        - ``Conv#2``, the label of a node without a name, means the node of ``#2``,
-        - ``b``, a name that two nodes have, can mean ``#1`` or ``#2``: their entries do not have the name.
+        A label is a node's name, or ``Conv#2`` for a Conv without a name that is node 2 of the file. The entry of
+        a node in the plan's order is its name, or ``#2`` if it has no name or shares its name with another node.
         """
         entry = self.moment.node
-        if label in self.block_entries:
+        if label in self.block_entries:  # a name that only one node has
             return label == entry
         _, mark, index = label.rpartition("#")
-        if mark and f"#{index}" in self.block_entries:
+        if mark and f"#{index}" in self.block_entries:  # such as ``Conv#2``
             return f"#{index}" == entry
+        # A name that several nodes share: it can mean each node whose entry is an index.
         return entry.startswith("#")
 
 
@@ -62,11 +59,12 @@ def check_clock(plan: Plan) -> None:
     """Refuse a plan whose order, live ranges, releases and peak do not agree."""
     _check_order(plan)
     try:
-        clock = moments(plan)  # each node of the order with the ticks at which it runs
+        clock = moments(plan)  # each node of each block, with its first and its last tick
     except RecursionError as error:
         raise PlanError("the plan's blocks are nested too deeply") from error
     _check_live_ranges(plan, clock)
-    # To tell whether a label, in a release or the peak, means a node, all entries of its block are needed.
+    # A label in a release or the peak may be a name that two nodes of a block share. To find out, it is compared
+    # with the entries of all nodes of the block (`has_label`).
     entries_by_block = {order.block: frozenset(order.nodes) for order in plan.order}
     nodes = [_OrderedNode(moment, entries_by_block[moment.block]) for moment in clock]
     _check_releases(plan, {node.moment.end: node for node in nodes})
@@ -212,9 +210,9 @@ def _check_subgraph_lifetimes(plan: Plan, control_flow: Mapping[str, Moment]) ->
 
 
 def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> None:
-    """Refuse a buffer, that is a tensor and its aliases, that a node's output and its subgraph must not share.
+    """Refuse a plan in which an output of a control-flow node shares bytes with a tensor of the node's subgraph.
 
-    An output of an If may share it with one result of each branch, since that result becomes the output.
+    An output of an If may share its bytes with one result of each branch, since that result becomes the output.
     ``control_flow`` has the control-flow node of each subgraph, by the path of the subgraph.
     """
     tensors_by_buffer: dict[str, list[Placement]] = {}
@@ -224,10 +222,10 @@ def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> Non
         starts_by_block: dict[str, list[int]] = {}
         for tensor in sorted(tensors, key=lambda tensor: tensor.first):
             starts_by_block.setdefault(tensor.block, []).append(tensor.first)
-        if len(starts_by_block) > 1:
-            # No output may start before the subgraph has run. This excludes outputs of a Loop.
+        if len(starts_by_block) > 1:  # tensors of several blocks are on the same bytes
+            # Refuses outputs that start before the subgraph has run, as all outputs of a Loop do.
             _check_starts(tensors, starts_by_block, control_flow)
-            # Two results of one branch are different values: the output can be only one of them.
+            # Refuses two results of one branch beside an output of the If, which can be only one of them.
             _check_results(tensors, starts_by_block, control_flow)
 
 
@@ -236,20 +234,19 @@ def _check_starts(
     starts: Mapping[str, Sequence[int]],
     control_flow: Mapping[str, Moment],
 ) -> None:
-    """Refuse an output that starts before its node's subgraph has run, but shares bytes with the subgraph.
+    """Refuse an output on bytes of its node's subgraph if the output starts before the node's last tick.
 
-    Outputs of a Loop start at the node's first tick, so they must not share bytes. Outputs of an If may:
-    they start at its last tick, when the subgraph has run.
+    Outputs of a Loop start at the node's first tick. Outputs of an If start at its last tick, when the
+    subgraph has run.
 
     ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
     their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     for node in _enclosing_nodes(starts, control_flow):
-        # A tensor of the node's own block that starts while the node runs is an output of the node.
-        own_block = starts.get(node.block, ())
-        starts_before_last_tick = _has_tick_within(
-            own_block, node.start, node.end
-        )  # excludes end
+        # In the block that contains the node, only outputs of the node start while it runs.
+        outer_starts = starts.get(node.block, ())
+        # The last tick, ``node.end``, is not in the interval.
+        starts_before_last_tick = _has_tick_within(outer_starts, node.start, node.end)
         if starts_before_last_tick:
             shared = tensors[0].alias_of or tensors[0].id
             raise PlanError(
@@ -265,10 +262,10 @@ def _check_results(
 ) -> None:
     """Refuse two results of one branch on the bytes of an output of its If.
 
-    If the branch of ``y, z = If(..)`` returns ``a`` and ``b``, ``y`` may have the bytes of ``a`` or of ``b``,
-    but ``a`` and ``b`` must not have the same bytes: one value would be lost. ``tensors`` are all on the same
-    bytes, and ``starts`` are their first ticks by the path of their block. ``control_flow`` has the
-    control-flow node of each subgraph, such as the If of a branch, by the subgraph's path.
+    If a branch of ``y, z = If(..)`` returned ``a`` and ``b`` on the same bytes, one of both values would be lost.
+
+    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
+    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     # At the last tick of an If, the subgraph has run, and its results become outputs of the If. Of the tensors
     # of a subgraph, only results are live then.
@@ -279,9 +276,10 @@ def _check_results(
             results_by_block.setdefault(tensor.block, []).append(tensor)
     for block, results in results_by_block.items():
         node = control_flow[block]
-        # Outputs of an If start at its last tick, those of a Loop at its first.
-        own_block = starts.get(node.block, ())
-        shares_with_output = _has_tick_within(own_block, node.end, node.end + 1)
+        # A tensor of the block that contains an If, and that starts at the If's last tick, is an output of it.
+        # (Outputs of a Loop start at its first tick.)
+        outer_starts = starts.get(node.block, ())
+        shares_with_output = _has_tick_within(outer_starts, node.end, node.end + 1)
         if len(results) > 1 and shares_with_output:
             names = [tensor.id[:120] for tensor in results][:4]
             raise PlanError(

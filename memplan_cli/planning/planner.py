@@ -77,14 +77,14 @@ def make_plan(
 ) -> PlannedProgram:
     """Plan the memory of a program.
 
-    Without a ``runtime``, the order with the lowest memory of the plan is searched. With one, it is the
-    order for which the runtime needs least, unless the plan loses more by it (`for_runtime`).
+    Without a ``runtime``, the order in which the plan needs least memory is searched. With a runtime, it is the
+    order in which the runtime needs least, unless that order costs the plan more bytes than the runtime saves.
 
     ``allocate`` packs the arenas of level 2 in place of the portfolio.
 
     Raises:
-        SettingsError: an exclusion or the loss names no tensor of the model, or options
-            contradict each other.
+        SettingsError: a tensor to exclude, or the value given as training loss, is not in the
+            model, or options contradict each other.
         InvalidLayoutError: an allocator returned a layout that is not safe.
     """
     context = _Context(settings, source, rewrites, runtime, allocate, progress)
@@ -129,7 +129,7 @@ class _Context:
 def _decide(program: Program, context: _Context) -> Decision:
     """Rewrite, order and allocate a program.
 
-    If the settings exclude the model's phase, the program is left as it is.
+    If the settings exclude training graphs, or inference graphs, such a program is left as it is.
     """
     settings = context.settings
     context.tell("planning")
@@ -146,8 +146,8 @@ def _decide(program: Program, context: _Context) -> Decision:
     candidate, allocation = decision.candidate, decision.allocation
     return replace(
         decision,
-        # `_chunked` has put the budget in bytes into the settings, and taken the program in chunks for the
-        # original. The report compares with the program before all rewrites except constant folding.
+        # Restored, because `_chunked` decides with other settings (the budget in bytes) and another original
+        # (the program in chunks). The report compares the plan with the program before chunking.
         settings=settings,
         original=folding.program,
         warnings=(
@@ -186,8 +186,7 @@ def _chunked(program: Program, context: _Context) -> Decision:
     """Compute regions in chunks, and choose the best candidate of the new program.
 
     With recomputation, chunks reduce the peak first and recomputation the rest. The best candidate of the
-    program without chunks is chosen instead if its `_rewrite_cost` is lower: recomputation may add less
-    work than chunks, and with chunks a runtime's arena may have larger gaps.
+    program without chunks is chosen instead if its `_rewrite_cost` is lower.
     """
     settings, rewrites, runtime = context.settings, context.rewrites, context.runtime
     scope = find_scope(program, settings, context.phases(program))
@@ -203,13 +202,15 @@ def _chunked(program: Program, context: _Context) -> Decision:
     )
     if not chunking.facts.regions:
         return decision
+    # Recomputation alone may add less work. In a runtime's arena, chunks may leave larger gaps than they save,
+    # which counts if the aim is the least memory, and not a budget.
     if settings.recompute == "auto" or (runtime is not None and budget is None):
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
             if budget is None:
                 return replace(unchunked, chunked=chunking.facts.without_regions())
-            # The facts say which of the plans with chunks meet the budget, and not whether this one does.
+            # Without the facts of chunking, which say that programs with chunks meet the budget or do not.
             return unchunked
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)

@@ -192,26 +192,26 @@ class _AddressMap:
         return Reuse(tensor, None, reason=tensor.pinned or "first use of this memory range")
 
     def _replace(self, low: int, high: int, tensor: Placement) -> list[Placement]:
-        """Make a tensor the last one in ``[low, high)``, and return the tensors that were there.
+        """Make a tensor the owner of the addresses ``[low, high)``, and return the owners before it.
 
         Segments that extend beyond the interval keep their parts outside of it.
         """
         # The segment before ``low`` may reach into the interval.
         first = max(bisect_right(self._starts, low) - 1, 0)
-        last = bisect_left(self._starts, high)
+        end = bisect_left(self._starts, high)
         new: list[_Segment] = []
-        donors = []
-        for segment in self._segments[first:last]:
+        owners_before = []
+        for segment in self._segments[first:end]:
             if segment.end <= low:
                 new.append(segment)
                 continue
-            donors.append(segment.owner)
+            owners_before.append(segment.owner)
             if segment.start < low:
                 new.append(segment._replace(end=low))
             if segment.end > high:
                 new.append(segment._replace(start=high))
         new.append(_Segment(low, high, tensor))
         new.sort(key=attrgetter("start"))
-        self._segments[first:last] = new
-        self._starts[first:last] = [segment.start for segment in new]
-        return donors
+        self._segments[first:end] = new
+        self._starts[first:end] = [segment.start for segment in new]
+        return owners_before

@@ -96,7 +96,7 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
     A size is a coefficient times a unit, such as 4096 times ``batch``; for bytes the unit is ``"1"``. The
     tensors of each unit have an arena, in which offsets are coefficients of the unit too.
     """
-    # A buffer has the id of the first var that it stores. Both ids are the same text, in other types.
+    # The id of a buffer is the id of the first var that it stores: the same text, in another type.
     needs, allocation = decision.needs, decision.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
     pinned, vars_ = needs.pinned, decision.program.vars
@@ -109,10 +109,10 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
     }
     live_ranges = {**needs.live, **pinned_ranges}
     tensors: list[Placement] = []
-    for identity, size in needs.sizes.items():
-        var, buffer_id = vars_[identity], allocation.buffers[identity]
+    for var_id, size in needs.sizes.items():
+        var, buffer_id = vars_[var_id], allocation.buffers[var_id]
         index, arena = arenas[size.unit]
-        first, end = live_ranges[identity]
+        first, end = live_ranges[var_id]
         tensors.append(
             Placement(
                 name=var.name,
@@ -127,25 +127,23 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
                 first=first,
                 last=end,  # exclusive: the tick after the last use
                 # The other vars in a buffer are aliases of its first one.
-                alias_of=None if identity == str(buffer_id) else buffer_id,
-                pinned=pinned.get(identity),
+                alias_of=None if var_id == str(buffer_id) else buffer_id,
+                pinned=pinned.get(var_id),
             )
         )
     return tuple(tensors)
 
 
 def _orders(program: Program) -> Iterator[BlockOrder]:
-    """Yield the planned order of each block.
+    """Yield the planned order of each block, in which a node is denoted by its name.
 
-    A node goes by its name. If it has none in the file, or one that another node of the block has too, it
-    goes by ``#`` and its index in the file.
+    A node is denoted by ``#`` and its index in the file, such as ``#7``, if it has no name, if another node of the
+    block has the same name, or if its name looks like such an index.
     """
     for block in blocks(program.body):
-        name_counts = Counter(op.name for op in block.ops)
-        nodes = (
-            (own_name(op.name) if name_counts[op.name] == 1 else "") or f"#{op.source}"
-            for op in block.ops
-        )
+        # `own_name` returns "" for a missing name, and for one such as ``#7``. These do not count as names.
+        name_counts = Counter(filter(None, (own_name(op.name) for op in block.ops)))
+        nodes = (op.name if name_counts[op.name] == 1 else f"#{op.source}" for op in block.ops)
         yield BlockOrder(block.path, tuple(nodes))
 
 

@@ -193,14 +193,15 @@ def report_of(decision: Decision, foldable_tensors: FoldableTensors) -> Report:
 
 
 def _memory(decision: Decision, foldable: int) -> Memory:
-    """Return the memory numbers of the planned order; None where a size of the sum has no number.
+    """Return the bytes that the planned order needs, in total and in parts.
 
-    ``foldable`` is the bytes at the peak that folding of constants would save.
+    A part is None if it has a size that is no number. ``foldable`` is the bytes at the peak that folding of
+    constants would save.
     """
     program, sizes, dims = decision.program, decision.needs.sizes, decision.dims
     bounds = decision.settings.bounds
-    naive = number_at(by_unit(sizes.values()), dims)
-    # If each intermediate has a number, their peak has one too.
+    naive = number_at(by_unit(sizes.values()), dims)  # all intermediates, without reuse
+    # If a size in this sum is symbolic, the live peak of the same intermediates is no number either.
     has_numbers = naive is not None
     planned = number_at(decision.allocation.heights, dims)
     inputs = number_at(input_bytes(program, bounds), dims)
@@ -290,6 +291,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
         if size is not None:
             sizes[var] = largest_size(size, decision.settings.bounds)
     needs = Needs(program, sizes, decision.needs.pinned)  # for the program in the file's order
+    # Of ``decision``, `resident_peak` uses only dims, bounds and donated outputs, not the program.
     return _OriginalNumbers(
         live_peak=_live_peak(allocation, decision.dims),
         planned=number_at(allocation.heights, decision.dims),
