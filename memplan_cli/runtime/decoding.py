@@ -64,6 +64,7 @@ class Decoder:
         self._model_inputs = {value.name: value for value in session.get_inputs()}
         output_names = [value.name for value in session.get_outputs()]
         self._device = "cuda" if session.get_providers()[0] == CUDA else "cpu"
+        # Names of the inputs and outputs that `step` binds to buffers of its own.
         bound_inputs = {caches.position, *(buffer.input for buffer in caches.buffers)}
         bound_outputs = {caches.length, *(buffer.output for buffer in caches.buffers)}
         unknown_inputs = bound_inputs - self._model_inputs.keys()
@@ -77,7 +78,7 @@ class Decoder:
         self._constant_caches = tuple(
             buffer.input for buffer in caches.buffers if buffer.form == "constant"
         )
-        """Inputs of caches that do not grow. Callers give them in the first step, and only new values later."""
+        """Inputs of caches that do not grow. The first step needs a value of each; a later value replaces it."""
         self.outputs = tuple(name for name in output_names if name not in bound_outputs)
         self._buffers: dict[str, Any] = {}
         """An ``OrtValue`` for each cache, by its input's name, once there is one."""
@@ -110,12 +111,11 @@ class Decoder:
         """Run once, write the new entries behind the valid ones, and return the outputs by name.
 
         Args:
-            inputs: an array for each name in ``self.inputs``. A constant cache that is left out keeps
-                its value.
+            inputs: an array for each name in ``self.inputs``, and for each constant cache that gets a value:
+                its first one, or one that replaces the value of earlier steps.
 
         Raises:
-            SettingsError: an input is missing or unknown, or the new entries do not fit. The
-                caches are unchanged.
+            SettingsError: an input is missing or unknown, or the new entries do not fit.
         """
         self._check_inputs(inputs)
         new_constants = {

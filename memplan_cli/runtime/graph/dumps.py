@@ -134,28 +134,27 @@ def read_dump(
 ) -> ExecutedGraph:
     """Read a graph that ``session`` wrote; ``shapes`` are what the runtime infers for values of the main graph.
 
-    The nodes of a dump are in the default order. A session that runs by priority derives its order from node
-    indices, which are the numbers of the nodes in the session. The ops of the result are
+    The file lists the nodes in the default order of execution. A session that runs by priority has another order,
+    which follows from the indices of its nodes. The order of the result's ops depends on the session:
 
-    - in the order of the run, if the session runs in the default order;
-    - in the order of node indices, if the session runs by priority and does not optimize: predictions derive
-      the order of the run from it (``in_run_order`` is False);
-    - in the default order, if the session runs by priority and optimizes: its node indices are unknown, and the
-      default order is a guess at the order of the run.
+        session                     order of the ops                               ``in_run_order``
+        runs in the default order   as in the file, which is the order of the run  True
+        by priority, unoptimized    by index, from which callers derive the order  False
+        by priority, optimized      as in the file, a guess: indices are unknown   True
     """
     written = load_model(dump)
     graph = with_distinct_names(written)
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     settings = session.settings
-    is_in_index_order = settings.is_unoptimized and settings.runs_by_priority
+    is_in_index_order = settings.runs_by_priority and settings.is_unoptimized
     if is_in_index_order:
         # `graph` may have other names of values than the session's model, so `written` is passed.
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=not is_in_index_order,  # True also for the guess of the last case
+        in_run_order=not is_in_index_order,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )

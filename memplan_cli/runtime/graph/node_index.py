@@ -52,11 +52,10 @@ def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Pr
 def _sorted_block(
     block: Block, dumped_nodes: Sequence[NodeProto], file_nodes: Sequence[NodeProto]
 ) -> Block:
-    """Return a block of a dump with its ops, and those of its bodies, in the order of their node indices.
+    """Return a block of a dump with its ops, and those of its bodies, in the order in which the runtime numbered them.
 
-    Nodes of the file come first, in the order of the file. Nodes of inlined functions follow, with bodies in the
-    order of the dump. Last are the Casts that the runtime inserted around kernels without float16. Each of them
-    reads or writes a float32 value of its own, by whose marked name the Cast is recognized.
+    A dump does not have these numbers. The runtime numbered the nodes of the file first, then those of inlined
+    functions, and last the Casts that it inserted around kernels without float16.
 
     Args:
         block: the dump as ops; ``source`` of an op is the place of its node in ``dumped_nodes``.
@@ -64,16 +63,19 @@ def _sorted_block(
         file_nodes: the nodes of the same graph in the file. A dumped node is one of them if both have the same
             operator and an output with the same name.
     """
-    file_index = {p: index for index, node in enumerate(file_nodes) for p in _products(node)}
+    file_index = {
+        product: index for index, node in enumerate(file_nodes) for product in _products(node)
+    }
     from_file: list[tuple[int, Op]] = []  # each with its index in the file
     inlined: list[Op] = []
     inserted: dict[VarId, Op] = {}  # the inserted Casts, by their float32 value
     for op in block.ops:
         dumped = dumped_nodes[op.source]
         # One common product (operator and name of an output) is enough: unused outputs may be missing in a graph.
-        index = next((file_index[p] for p in _products(dumped) if p in file_index), None)
+        products_in_file = [product for product in _products(dumped) if product in file_index]
         float32_value = _value_of_inserted_cast(op)  # None for all other ops
-        if index is not None:
+        if products_in_file:
+            index = file_index[products_in_file[0]]
             file_graphs = dict(subgraphs(file_nodes[index]))
             bodies = tuple(
                 _sorted_block(body, graph.node, file_graphs[name].node)
@@ -83,7 +85,7 @@ def _sorted_block(
         elif float32_value is not None:
             inserted[float32_value] = op
         else:
-            inlined.append(op)
+            inlined.append(op)  # the bodies of such an op keep the order of the dump
     file_ops = [op for _, op in sorted(from_file, key=itemgetter(0))]
     # A Cast is made at the first op that reads or writes its float32 value, so all ops are needed to order them.
     casts = _in_order_of_insertion(inserted, block.ops)

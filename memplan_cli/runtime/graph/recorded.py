@@ -88,25 +88,26 @@ def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGrap
 def with_file_order(
     graph: ExecutedGraph, file_nodes: Sequence[str], written: Program
 ) -> ExecutedGraph:
-    """Return the predicted optimized graph of a file with the same nodes in another order.
+    """Return the predicted optimized graph of a written file, which has the original's nodes in another order.
 
-    ONNX Runtime orders nodes by their indices: nodes of the file have their places in the file, and nodes
-    that optimization adds have higher ones, which are unknown. They are assumed to ascend in the order of
-    ``graph``. The assumption is tested: with it, the original file must give the order of ``graph``. If it does
-    not, or if nodes have no distinct names or no known order, the graph is returned unchanged.
+    ONNX Runtime orders nodes by index. A node of the file has its place in the file as index. Nodes that
+    optimization adds have higher indices, which are unknown: these are assumed to ascend in the order of
+    ``graph``. Where the order cannot be predicted so, the graph is returned unchanged.
 
     Args:
         graph: the optimized graph of the original file.
         file_nodes: names of the original file's nodes, in its order.
-        written: the same nodes in the other order.
+        written: the program of the written file.
     """
     ops = graph.program.body.ops
     has_distinct_names = len({op.name for op in ops if op.name}) == len(ops)
     if not graph.in_run_order or not has_distinct_names:
         return graph
+    # A test of the assumption: it must lead from the original file to the known order of the ops.
     if _default_order_of_file(graph.program, file_nodes) != ops:
         return graph
-    order = _default_order_of_file(graph.program, [op.name for op in written.body.ops])
+    written_nodes = [op.name for op in written.body.ops]
+    order = _default_order_of_file(graph.program, written_nodes)
     return replace(graph, program=graph.program.with_ops(order))
 
 

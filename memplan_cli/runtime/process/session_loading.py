@@ -56,7 +56,8 @@ class SessionLoading:
         stored_weights: the weights of the file, by name.
         sizes: bytes of each variable.
         _packed_before: weights that were packed, each with the operator of the kernel.
-        _mapped_to_pack: weights that a kernel has read from a mapped file to pack them. Their pages are resident.
+        _mapped_weights: weights in mapped files that a kernel has read to pack them, until `_free_weight` drops
+            their pages.
     """
 
     memory: SimulatedMemory
@@ -68,7 +69,7 @@ class SessionLoading:
     stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
     _packed_before: set[tuple[str, str, VarId]] = field(default_factory=set)
-    _mapped_to_pack: set[VarId] = field(default_factory=set)
+    _mapped_weights: set[VarId] = field(default_factory=set)
 
     def run(self) -> None:
         """Simulate all steps of session creation, in order."""
@@ -201,8 +202,8 @@ class SessionLoading:
     ) -> None:
         """Simulate how ONNX Runtime packs the operands of the ops of a block, and then those of their bodies.
 
-        A weight of this block is freed when its last reader has packed it. A reader that packs no copy reads the
-        weight itself in each run, so the weight stays.
+        A weight of this block is freed when all its readers have packed it. If its last reader is in a body, it is
+        freed only if it is mapped. A reader that packs no copy needs the weight in each run, so the weight stays.
 
         Args:
             block: the main graph or a body.
@@ -222,9 +223,9 @@ class SessionLoading:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
             if op.bodies:
-                # Ops of the bodies may have been the last to pack weights of this block or of outer ones. Now the
-                # pages of those that were mapped are dropped. Those on the heap stay (measured).
-                packed_by_all = [var for var in self._mapped_to_pack if readers[var] == 0]
+                # Mapped weights, of any block, that ops of these bodies were the last to pack. ONNX Runtime does not
+                # free such weights on the heap (measured).
+                packed_by_all = [var for var in self._mapped_weights if readers[var] == 0]
                 for var in packed_by_all:
                     self._free_weight(var)
 
@@ -238,8 +239,8 @@ class SessionLoading:
         """
         op, var = read.op, read.weight
         memory, name = self.memory, self.program.vars[var].name
-        if name not in self.heap_weights and var not in self._mapped_to_pack:
-            self._mapped_to_pack.add(var)
+        if name not in self.heap_weights and var not in self._mapped_weights:
+            self._mapped_weights.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
         packed_copy = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_bytes)
         kernel_weight = (op.domain, op.type, var)
@@ -255,7 +256,7 @@ class SessionLoading:
         if value is not None:
             self.memory.free(value)
         else:
-            self._mapped_to_pack.discard(var)
+            self._mapped_weights.discard(var)
             self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 

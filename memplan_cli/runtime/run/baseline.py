@@ -207,11 +207,11 @@ class BaselineRun:
     def result(self) -> Baseline:
         """Wait for the run and return its result.
 
-        There is an input set at the dims of the binding, and a second one at `second_dims`, if there are any.
-        If the model does not run on the second one, the result is that of the first, with a note.
+        The run is on an input set at the dims of the binding, and on a second one at `second_dims`, if there are
+        any. If the model does not run on the second set, the result has only the first one, and a note.
 
         Raises:
-            RuntimeUnavailableError: the model does not run.
+            RuntimeUnavailableError: the model does not run on the first set.
         """
         binding = self.binding
         record, second_failure = self._record_and_second_failure()
@@ -234,7 +234,7 @@ class BaselineRun:
             nodes=self._nodes,
             notes=tuple(notes),
         )
-        # Outputs that change from run to run are compared by other rules, in runs of their own.
+        # Outputs that change from run to run need no reference here: `compare_unrepeatable` makes its own.
         if self.check.reference == "unoptimized" and baseline.is_repeatable:
             return _with_unoptimized_reference(baseline)
         return baseline
@@ -302,8 +302,8 @@ def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
     spec = replace(spec, collect=collect, runs=spec.compared_runs)
     record = run_model(spec, timeout=baseline.check.timeout)
     record.require(f"{baseline.path} without graph optimization")
-    # The run saved outputs that differ from those of the default run in `kept_folder` (see `compared_spec`).
-    # Where none differ, the saved outputs of the default run are the reference.
+    # Later runs are compared with the outputs in the `save_to` folders. If an output of this run differs from that of
+    # the default run, this run has saved all outputs of the set in `kept_folder`: these are the reference then.
     inputs = tuple(
         replace(input_set, save_to=kept_folder(input_set)) if result.differences else input_set
         for input_set, result in zip(baseline.inputs, record.inputs, strict=True)

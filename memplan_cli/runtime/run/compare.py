@@ -131,11 +131,10 @@ def compare_unrepeatable(
             if seeded is None:
                 return _nondeterministic(baseline)
             original, written = seeded
-        inputs = _saved_in(folder, "outputs", baseline.inputs)
-        is_first_run_repeatable = _save_first_run(
-            baseline, original, original_settings, inputs
-        )
-        if is_first_run_repeatable:
+        # The folders get the outputs of the original's first run, with which those of other runs are compared.
+        inputs = _with_output_folders(folder, "outputs", baseline.inputs)
+        is_repeated = _save_and_repeat_first_run(baseline, original, original_settings, inputs)
+        if is_repeated:
             spec = compared_spec(baseline, written, settings, inputs)
             record = run_model(_outputs_only(spec, runs=1), timeout=baseline.check.timeout)
             verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
@@ -147,10 +146,10 @@ def compare_unrepeatable(
         return replace(verdict, notes=(*verdict.notes, *baseline.notes))
 
 
-def _save_first_run(
+def _save_and_repeat_first_run(
     baseline: Baseline, original: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
 ) -> bool:
-    """Save the outputs of the original's first run, and return whether another process gives the same.
+    """Save the outputs of the original's first run; return whether the first run of another process repeats them.
 
     Args:
         baseline: the baseline run.
@@ -163,22 +162,24 @@ def _save_first_run(
     """
     timeout = baseline.check.timeout
     saving = baseline.run_spec(original, settings, tuple(inputs))
-    first = run_model(_outputs_only(saving, runs=1), timeout=timeout)
-    first.require(f"{baseline.path}: the original's first run")
+    saved = run_model(_outputs_only(saving, runs=1), timeout=timeout)
+    saved.require(f"{baseline.path}: the original's first run")
     # The same run in another process; its outputs are compared with the files that were just saved.
     comparing = compared_spec(baseline, original, settings, inputs)
-    second = run_model(_outputs_only(comparing, runs=1), timeout=timeout)
-    return second.failure is None and not second.differences
+    repeated = run_model(_outputs_only(comparing, runs=1), timeout=timeout)
+    return repeated.failure is None and not repeated.differences
 
 
-def _saved_in(folder: Path, name: str, inputs: Sequence[InputSet]) -> tuple[InputSet, ...]:
-    """Return input sets whose outputs are saved in new subfolders ``<name><number>`` of a folder."""
-    saved = []
+def _with_output_folders(
+    folder: Path, name: str, inputs: Sequence[InputSet]
+) -> tuple[InputSet, ...]:
+    """Return input sets with new folders for their outputs, ``<name><number>``, inside a folder."""
+    with_folders = []
     for number, input_set in enumerate(inputs):
         outputs = folder / f"{name}{number}"
         outputs.mkdir()
-        saved.append(replace(input_set, save_to=outputs))
-    return tuple(saved)
+        with_folders.append(replace(input_set, save_to=outputs))
+    return tuple(with_folders)
 
 
 def _compare_within_noise(
@@ -194,25 +195,24 @@ def _compare_within_noise(
         baseline: the original's runs, under the settings of the baseline.
         path: the written model.
         settings: of its session.
-        original_settings: of the original's runs to compare with. If they are not the baseline's, the
-            original runs again.
-        folder: where the outputs of these runs are saved.
+        original_settings: of the original's runs to compare with.
+        folder: where the outputs of these runs are saved, if they are not those of the baseline.
     """
-    # Each input set names the folder in which the original's outputs for it are saved.
+    check = baseline.check
+    # Each input set names the folder in which the outputs of the original's first run are saved.
     inputs, original_runs = baseline.inputs, baseline.record
-    if original_settings != baseline.settings:
-        inputs = _saved_in(folder, "noisy", inputs)
+    if original_settings != baseline.settings:  # the original runs again, under these settings
+        inputs = _with_output_folders(folder, "noisy", inputs)
         saving = baseline.run_spec(baseline.path, original_settings, inputs)
-        saving = _outputs_only(saving, runs=baseline.check.runs)
-        original_runs = run_model(saving, timeout=baseline.check.timeout)
+        original_runs = run_model(
+            _outputs_only(saving, runs=check.runs), timeout=check.timeout
+        )
         original_runs.require(f"{baseline.path}: the original's own runs")
-    noise = original_runs.differences  # between repeated runs of the original
-    tolerance = widened(baseline.check.tolerance, noise)
-    comparing = compared_spec(baseline, path, settings, inputs)
-    comparing = _outputs_only(
-        replace(comparing, tolerance=tolerance), runs=baseline.check.runs
-    )
-    written_runs = run_model(comparing, timeout=baseline.check.timeout)
+    # How the later runs of the original differ from its first one.
+    noise = original_runs.differences
+    tolerance = widened(check.tolerance, noise)
+    comparing = replace(compared_spec(baseline, path, settings, inputs), tolerance=tolerance)
+    written_runs = run_model(_outputs_only(comparing, runs=check.runs), timeout=check.timeout)
     return verdict_of(written_runs, baseline.provider, tolerance, noise)
 
 

@@ -119,24 +119,24 @@ def predicted_facts(
     written_optimized = with_file_order(original_optimized, nodes, program)
     assumed = conditions.binding.assumed
     choice = _best_settings(written_optimized, written_as_in_file, assumed, optimization)
-    # The original is opened by ONNX Runtime unless memplan wrote it, and the written file by `memplan_cli.load`.
     process_before = _process_as_opened(path, original_optimized, recorded, conditions)
     process_after = predict_process_bytes(
         stored_model(weights or path),
         written_as_in_file if choice.settings.is_unoptimized else written_optimized,
         choice.settings,
-        ProcessMeasurements(opened_by_memplan=True),
+        ProcessMeasurements(opened_by_memplan=True),  # as users open a written file
     )
     not_observed = Peaks(None, None)  # nothing is measured
     return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
-        # Of the original: tensors as under the defaults, but a process as users open the file.
         predicted={
+            # Peaks of tensors are those under the defaults, even if the file records other settings.
             "original": replace(
                 predict_peaks(original_optimized, DEFAULTS), process=process_before
             ),
+            # The written file, even if ONNX Runtime does not optimize its graph.
             "optimized": replace(choice.predicted, process=process_after),
         },
         observed={"original": not_observed, "optimized": not_observed},

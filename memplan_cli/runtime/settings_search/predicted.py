@@ -238,8 +238,8 @@ def _best_choice(
 ) -> SettingsChoice:
     """Return the best combination of order, reuse and arena among those with a peak near the lowest.
 
-    It has a memory pattern if that pays, unless ``base`` sets the pattern. The search of an arena is slow, so only
-    combinations near the lowest peak get one.
+    It has a memory pattern if that pays, unless ``base`` turns the pattern off. ``workspace`` are bytes that kernels
+    request besides their outputs, by node.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -248,8 +248,9 @@ def _best_choice(
         (settings, session_traces(executed, settings, workspace))
         for settings in _variants(executed, base)
     ]
-    # Without a memory pattern all runs make the requests of the first one.
+    # No variant has a memory pattern, so later runs of a session make the same requests as its first one.
     lowest = min(traces.first.rounded_peak for _, traces in variants)
+    # The search of an arena is slow, so that only these variants get one.
     near_lowest = [
         (settings, traces)
         for settings, traces in variants
@@ -266,8 +267,8 @@ def _best_choice(
         for settings, traces in near_lowest
     ]
     choice = min(choices, key=attrgetter("rank", "predicted.first_run_peak"))
-    is_pattern_fixed = "enable_mem_pattern" in base.session
-    return choice if is_pattern_fixed else _with_pattern(executed, choice, workspace)
+    may_have_pattern = base.session.get("enable_mem_pattern", True)
+    return _with_pattern(executed, choice, workspace) if may_have_pattern else choice
 
 
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:

@@ -40,7 +40,7 @@ from memplan_cli.runtime.workers.spec import RunConditions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.core.program import Program, Shape, VarId
+    from memplan_cli.core.program import Program
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.run.baseline import Baseline
 
@@ -183,20 +183,18 @@ class Prediction:
     def file_graph(self) -> ExecutedGraph:
         """Return the graph of the written file, which a session without optimization runs.
 
-        A file that was optimized offline has the graph that the original's run executed, with the same names of
-        values. Two results of that run apply to such a file: the observation, that is sizes and iteration counts
-        that depend on data, and the shapes by which ONNX Runtime plans memory.
+        A file that was optimized offline was written from the graph that the original's run executed. What is known
+        of that graph holds for the file too: the sizes and iteration counts that the run has shown, and the shapes by
+        which ONNX Runtime plans memory. Equal values have equal ids in both, which follow from their names.
         """
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.optimized_offline:
             return file
         executed = self.original.executed
-        return replace(
-            file,
-            observed=executed.observed,
-            planner_shapes=_planner_shapes_by_name(executed, file),
-        )
+        known = executed.planner_shapes
+        shapes = {var: shape for var, shape in known.items() if var in self._program.vars}
+        return replace(file, observed=executed.observed, planner_shapes=shapes)
 
     def optimized_graph(self) -> ExecutedGraph:
         """Return the predicted graph that ONNX Runtime's optimization makes of the file."""
@@ -228,8 +226,8 @@ class Prediction:
         """Return `choices`, and two further choices with optimization, each of which is to be run.
 
         One is the best predicted choice without fusions that cost workspace, if the optimized graph has any. In the
-        other, the optimized graph runs by priority: the order follows from the numbers of its nodes in a session,
-        which no dump has, so it is not predicted.
+        other, the optimized graph runs in the order by priority. That order is not predicted: it depends on ids that
+        a session gives to its nodes, which are not in the graph that it writes.
 
         Choices with optimization come first, because the first of equal costs wins, and their runs are usually
         shorter. If the model may run only with optimization or only without, there are no further choices.
@@ -292,17 +290,3 @@ class Prediction:
     def _program(self) -> Program:
         assert self.written.program is not None  # noqa: S101 - memory is predicted from it
         return self.written.program
-
-
-def _planner_shapes_by_name(
-    source: ExecutedGraph, file: ExecutedGraph
-) -> dict[VarId, Shape | None]:
-    """Return the planner's shapes of ``source`` for the main graph values of ``file`` with the same names."""
-    shape_by_name = {
-        source.program.vars[var].name: shape for var, shape in source.planner_shapes.items()
-    }
-    return {
-        var.id: shape_by_name[var.name]
-        for var in file.program.vars.values()
-        if not var.block and var.name in shape_by_name
-    }

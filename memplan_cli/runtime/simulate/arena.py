@@ -1,6 +1,6 @@
 """ONNX Runtime's arena: best fit with coalescing (BFC), region by region.
 
-Requests are rounded up to chunks of 256 bytes. The smallest free chunk that fits is allocated,
+Requests are rounded up to units of 256 bytes. The smallest free chunk that fits is allocated,
 of several the one at the lowest address. It is split if it has at least twice the requested
 size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free neighbors in the
 same region. If no chunk fits, the arena reserves another region from the system.
@@ -130,7 +130,7 @@ def best_fit_height(trace: AllocationTrace) -> int:
     arena = SimulatedArena(ArenaSettings(initial=UNLIMITED, max_dead_bytes=1))
     arena.run(trace)
     ends = (  # in units of `CHUNK` bytes
-        address + _chunks(size)
+        address + _units(size)
         for address, size in zip(arena.addresses, trace.sizes, strict=True)
     )
     return max(ends, default=0) * CHUNK
@@ -158,17 +158,18 @@ class SimulatedArena:
         """
         self.addresses: list[int] = []  # of allocations; `run` begins with a new list
         # All sizes and addresses are in units of `CHUNK` bytes.
-        self._max_dead = _chunks(settings.max_dead_bytes)
-        self._next_size = _chunks(settings.initial)  # of the next region
-        self._max_extension = max(_chunks(settings.max_extension), 1)
+        self._max_dead = _units(settings.max_dead_bytes)
+        self._next_size = _units(settings.initial)  # of the next region
+        self._max_extension = max(_units(settings.max_extension), 1)
         self._grows_as_requested = settings.exact  # else regions grow by powers of two
         self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
         self._place_region = place_region
         self._top = 0  # the end of the highest region
         self._held = 0  # the total size of the regions
+        # A region is divided into chunks: allocations, and the free memory between them.
+        self._sizes: dict[int, int] = {}  # of each chunk, by its address
         self._free: list[tuple[int, int]] = []  # size and address of each free chunk, sorted
         self._free_addresses: set[int] = set()
-        self._sizes: dict[int, int] = {}  # of each chunk, by its address
         # The neighbors of each chunk in its region, by address; None at the ends of the region.
         self._previous: dict[int, int | None] = {}
         self._following: dict[int, int | None] = {}
@@ -191,12 +192,12 @@ class SimulatedArena:
         """Serve steps of a run, each an allocation or a free. Return False if the arena exceeded its limit.
 
         `run` begins a run: it gives ``addresses`` an entry for each allocation. Further steps of the run may follow in
-        further calls. Allocating and freeing are written out in one loop: searches simulate thousands of arenas, and
-        calls would take much of the time.
+        further calls.
         """
+        # Both cases are in one loop, without calls, which would take much of the time of a search over arenas.
         addresses, max_dead = self.addresses, self._max_dead
-        # Each chunk has its size and neighbors here, by its address. A free chunk is in the next two as well. Neighbors
-        # of a chunk that was merged into another one remain, and are replaced when a chunk begins there again.
+        # Between two steps, ``sizes``, ``previous`` and ``following`` have each chunk, by its address; the last two
+        # may have chunks that are gone too, unused. ``free`` and ``free_addresses`` have each free chunk.
         sizes, previous, following = self._sizes, self._previous, self._following
         free, free_addresses = self._free, self._free_addresses
         # ``wanted`` units of `CHUNK` bytes are allocated; 0: the allocation is freed.
@@ -225,13 +226,13 @@ class SimulatedArena:
                 address = addresses[allocation]
                 size = sizes.pop(address)
                 before, after = previous[address], following[address]
-                if after in free_addresses:  # the chunk takes in the one after it
+                if after in free_addresses:  # the next chunk becomes part of this one
                     free_addresses.remove(after)
                     after_size = sizes.pop(after)
                     del free[bisect_left(free, (after_size, after))]
                     size += after_size
                     after = following[after]
-                if before in free_addresses:  # the one before takes in the chunk
+                if before in free_addresses:  # this chunk becomes part of the one before
                     before_size = sizes[before]
                     del free[bisect_left(free, (before_size, before))]
                     size += before_size
@@ -295,6 +296,6 @@ class SimulatedArena:
         return size
 
 
-def _chunks(size: int) -> int:
-    """Return the number of chunks that hold ``size`` bytes."""
+def _units(size: int) -> int:
+    """Return the number of units of `CHUNK` bytes that hold ``size`` bytes."""
     return -(-size // CHUNK)

@@ -216,27 +216,29 @@ class Frame:
         return self._close(pattern_memory)
 
     def allocate(self, var: VarId) -> None:
-        """Allocate the memory of an output; in an observed run, set the key of its dims, which decides on patterns.
+        """Allocate the memory of an output, unless it lies in memory that is allocated otherwise.
 
         An output lies in one of four places:
 
         1. in an output of the control-flow op, if it is one of ``outer_results``: the outer frame allocates that;
         2. in the memory of another value, if the planner shares it: nothing is allocated;
-        3. in the memory of ``pattern``, which `execute` has allocated as a whole;
-        4. else in an allocation of its own, made at the first call. ``traced_pattern`` records it too.
+        3. in the memory of ``pattern``, a layout that an earlier frame has traced: `execute` allocates all of it;
+        4. else in an allocation of its own. If this frame traces a layout (``traced_pattern``), that gets it too.
         """
         if not var:  # an optional output that the op does not have
             return
         written = self._observed_write(var)
         if written is not None:
-            self.simulator.keys[var] = written.key  # for `RunSimulator.pattern_key`
+            # `RunSimulator.pattern_key` finds the layout of a frame by the dims of its inputs, which these may become.
+            self.simulator.keys[var] = written.key
         if var in self.outer_results:  # 1
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
             if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind[var]
-        if kind is BufferKind.SHARED or var in self.allocations:  # 2, or 4 in a later call
+        # 2, or 4 if `_run_if` has called this for the same output before.
+        if kind is BufferKind.SHARED or var in self.allocations:
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
@@ -374,63 +376,67 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 
 
 def _run_loop(frame: Frame, op: Op) -> None:
-    """Run the iterations of a Loop; record what they allocate and free, and allocate the outputs.
+    """Record the memory that a Loop and its iterations request and free. No values are computed.
 
-    Each iteration reads a state (the condition and the carried values) and writes the next state. Iteration 3, for
-    example, first frees state 1, which iteration 2 has read, except values that were passed on to state 2. Then it
-    reads state 2 and writes state 3. Scan outputs of all iterations stay until they are concatenated.
+    A state is the condition and the carried values:
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
         outputs of its body: condition, carried values, scan outputs
+
+    It is freed one iteration after that which reads it. Scan outputs stay until the end. With two iterations:
+
+        iteration 1: read state 0, write state 1
+        iteration 2: free state 0, read state 1, write state 2
+        end: allocate the outputs of the Loop, free states 1 and 2 and all scan outputs
     """
     (body,) = op.bodies
     recorder, keys = frame.simulator.recorder, frame.simulator.keys
     state_count = _loop_state_count(op)
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
-    read_state: Allocations = {}  # by the last iteration
-    # For the next iteration. The first carried values are inputs of the Loop, and no allocations of its own.
-    next_state: Allocations = {body.inputs[1]: condition}
-    scan_outputs: dict[int, None] = {}  # of all iterations, in order
+    old_state: Allocations = {}  # the one that the last iteration has read
+    # The one that the next iteration reads. Carried values of state 0 are inputs of the Loop, which it never frees.
+    state: Allocations = {body.inputs[1]: condition}
+    scan_outputs: dict[int, None] = {}  # an ordered set of allocations
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
-        passed_on = next_state.values()
-        done = [i for i in read_state.values() if i not in passed_on and i not in scan_outputs]
+        # The body may have passed on an old value as a new one, or as a scan output: such a value stays.
+        passed_on = state.values()
+        done = [i for i in old_state.values() if i not in passed_on and i not in scan_outputs]
         _free_each(recorder, done)
         # The keys of carried values, which stand for their dims, decide which memory pattern the body has. All are
         # read before one is set: the body may return one of its inputs as another value.
         carried_keys = [keys.get(var, 0) for var in carried_vars]
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
-        # The body may pass on its state. If its output condition is, for example, a captured value, no op allocates
-        # it: it is then taken to lie in the first condition, which all states have and the end frees.
-        known = {body.outputs[0]: condition, **next_state}
-        results = _run_iteration(frame, op, known)
-        read_state = next_state
+        # Values that the body may pass on. Its output condition, if no op of the body allocates one (a captured
+        # value, for example), counts as the first condition passed on.
+        can_pass_on = {body.outputs[0]: condition, **state}
+        results = _run_iteration(frame, op, can_pass_on)
+        old_state = state
         written = zip(body.inputs[1:], results[:state_count], strict=True)
-        next_state = {var: index for var, index in written if index is not None}
+        state = {var: index for var, index in written if index is not None}
         scan_outputs |= {index: None for index in results[state_count:] if index is not None}
     for var in op.outputs:
         frame.allocate(var)
-    last_states = (*read_state.values(), *next_state.values())  # one in both is freed once
-    _free_each(recorder, (*last_states, *scan_outputs, counter))
+    _free_each(recorder, (*old_state.values(), *state.values(), *scan_outputs, counter))
 
 
 def _free_each(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
-    """Free allocations in order, each once: several values may lie in the same one."""
+    """Free allocations in order, each once: an allocation that was passed on is listed several times."""
     for index in dict.fromkeys(allocations):
         recorder.free(index)
 
 
-def _run_iteration(frame: Frame, op: Op, known: Allocations) -> list[int | None]:
+def _run_iteration(frame: Frame, op: Op, can_pass_on: Allocations) -> list[int | None]:
     """Run the body of a Loop once, and return the allocation of each of its outputs.
 
-    An output that the body passes on has the allocation of the value that it passes on, from ``known``; None if
-    that value is no allocation of the Loop.
+    An output may be a value from outside of the body, which the body passes on. It has the allocation of that value
+    in ``can_pass_on``, or None if there is none.
     """
     (body,) = op.bodies
-    allocations = known | frame.simulator.run_block(body, op, {}, frame)
+    allocations = can_pass_on | frame.simulator.run_block(body, op, {}, frame)
     buffer_of = frame.simulator.plans[body.path].buffer
     return [allocations.get(buffer_of.get(var, var)) for var in body.outputs]
 

@@ -194,10 +194,10 @@ running: Server | None = None
 
 @contextmanager
 def warm_workers() -> Iterator[None]:
-    """Set the server of this process (`running`) while the block lasts; it forks the jobs of this thread.
+    """Start a server that forks worker processes for the jobs of this thread, and end it after the block.
 
-    The server starts at once and imports in the background. While a server is set, and on systems that are not
-    Linux, the block changes nothing.
+    `fork_job` uses the server. The block changes nothing if this process has a server already (`running`), and on
+    systems other than Linux.
     """
     if sys.platform != "linux" or running is not None:
         yield
@@ -206,7 +206,7 @@ def warm_workers() -> Iterator[None]:
     try:
         # A signal waits until `server` is set, and is raised inside the `try`.
         with deferred():
-            server = Server.start(SERVER, worker_environment())
+            server = Server.start(SERVER, worker_environment())  # imports in the background
         with using(server):
             yield
     finally:

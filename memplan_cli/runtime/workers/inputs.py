@@ -55,7 +55,8 @@ class PreparedInputs:
         largest_specs = {spec.name: spec for spec in specs}
         values = draw_all(largest_specs.values())
         self.largest = list(values.values())
-        # The values of which smaller ones are a prefix. They are found by what is equal in the specs of all sizes.
+        # The values of which smaller ones are a prefix. The specs of all sizes of an input differ in their shapes
+        # alone, so the key of its value is its spec without the shape.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()

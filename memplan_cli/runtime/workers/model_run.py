@@ -80,7 +80,7 @@ def run(job: Json) -> Json:
     Returns:
         ``outputs``: names of the outputs that were saved or compared; ``inputs``: for each input set
         that was run, ``differences`` and ``failure``; ``peaks`` of the arena; ``process``: its bytes,
-        or None; ``milliseconds`` and ``effort``: elapsed and processor times of steady runs;
+        or None; ``milliseconds`` and ``effort``: elapsed and processor times of all runs but the first;
         ``workspace``: bytes by node; ``kernels``: of the first run of each input set; ``types``: of
         the values of the graph that was written, or None.
     """
@@ -93,13 +93,13 @@ def run(job: Json) -> Json:
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
     # The sessions below write neither a profile nor statistics.
-    all_times, types = model_run.times, None
-    # Without the first run, which grows the arena.
-    times = RunTimes(all_times.elapsed[1:], all_times.processor[1:])
+    types = None
+    # The first run grows the arena, so its time is left out.
+    times = RunTimes(model_run.times.elapsed[1:], model_run.times.processor[1:])
     if not model_run.has_stopped_at_difference:
         model_run.run_other_input_sets()
-        if spec.collects("time"):
-            times = _time_runs(spec)  # without profiler, unlike those of the first session
+        if spec.collects("time"):  # then the times are those of a session without profiler
+            times = _time_runs(spec)
         if spec.graph is not None:
             types = write_light_graph(spec.session, spec.graph)
     return {
@@ -311,7 +311,7 @@ class _ModelRun:
         return differences
 
     def _read_profile(self, profile: Path, first_run_of_set: list[int]) -> list[int]:
-        """Set ``peaks`` and ``kernels`` from a profile; return the bytes of the arena after each run.
+        """Set ``peaks`` and ``kernels`` from a profile; return the most bytes that the arena held in each run.
 
         ``first_run_of_set`` is the index of the first run of each input set.
         """
@@ -320,6 +320,7 @@ class _ModelRun:
         self.peaks = arena_peaks(runs)
         if self.spec.collects("kernels"):
             kernels = kernels_by_run(events)
+            # ONNX Runtime records a million events at most, so the last runs may be missing.
             self.kernels = [
                 kernels[index] for index in first_run_of_set if index < len(kernels)
             ]

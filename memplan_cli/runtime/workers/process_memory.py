@@ -370,7 +370,7 @@ class SessionMeter:
         """Return the bytes that the session took; None if the system does not provide them.
 
         A profiled session keeps its node events in memory. These bytes, by which the heap grows more than the arena,
-        are subtracted. ``held`` are the bytes of the arena after each run, in order; empty without a profile.
+        are subtracted. ``held`` are the bytes of the arena in each run, in order; empty without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
@@ -394,7 +394,7 @@ class SessionMeter:
 
         The profiler keeps the events of all runs so far. They first fill the holes of the heap, which are resident
         anyway. The events of a run take what the last run left allocated, without the growth of the arena, which
-        held ``held`` bytes after each run. They count as 0 without a profile (``held`` is empty), and with fewer than
+        held ``held`` bytes in each run. They count as 0 without a profile (``held`` is empty), and with fewer than
         three runs: the first two leave more than their profile.
         """
         events_of_a_run = 0

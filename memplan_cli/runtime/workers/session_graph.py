@@ -34,9 +34,7 @@ Types = dict[str, list[Any]]
 def write_session_graph(spec: SessionSpec, out: Path) -> None:
     """Write the graph of a session to a file.
 
-    Large weights are written to ``<name of the file>.data`` beside it. Before IR version 4, weights are inputs
-    too. ONNX Runtime may leave the input of a weight that it removes: callers would have to feed it. Such
-    inputs are removed.
+    Large weights are written to ``<name of the file>.data`` beside it.
     """
     writing = RuntimeSettings(
         session={"optimized_model_filepath": str(out)},
@@ -48,13 +46,15 @@ def write_session_graph(spec: SessionSpec, out: Path) -> None:
         },
     )
     session = spec.updated(writing).create()
-    graph = load_model(out)
+    # Before IR version 4, weights are inputs too. ONNX Runtime may leave the input of a weight that it removes. Such
+    # inputs, which callers would have to feed, are removed.
+    model = load_model(out)  # without external weights, so that it is cheap to write again
     known = {
         each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())
     }
-    if any(value.name not in known for value in graph.graph.input):
-        keep(graph.graph.input, lambda value: value.name in known)
-        out.write_bytes(graph.SerializeToString())
+    if any(value.name not in known for value in model.graph.input):
+        keep(model.graph.input, lambda value: value.name in known)
+        out.write_bytes(model.SerializeToString())
 
 
 def graph_settings(settings: RuntimeSettings) -> RuntimeSettings:

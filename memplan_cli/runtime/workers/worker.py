@@ -204,12 +204,13 @@ class Job:
     def _wait(self) -> Outcome:
         """Wait until the process ends or the time is over, and return its outcome.
 
-        If the fork server ends before the job, the job starts again in a new Python.
+        A process whose time is over still runs: `outcome` ends it.
         """
         assert self._process is not None  # noqa: S101 - it was started
         try:
             code = self._process.wait(max(self._deadline - time.monotonic(), 0))
         except ServerGoneError:
+            # The job has ended with its fork server. It starts again in a new Python, with the same deadline.
             self._can_fork, self._process = False, None
             self._start()
             return self._wait()
