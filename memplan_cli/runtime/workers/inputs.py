@@ -47,7 +47,7 @@ class PreparedInputs:
     """
 
     def __init__(self, requests: Iterable[Iterable[FeedSpec]]) -> None:
-        """Draw the largest value of each input. A request is the specs of all inputs, at sizes of its own."""
+        """Draw the largest value of each input; ``requests`` are the specs of all inputs, in several sizes."""
         specs = sorted(
             (spec for inputs in requests for spec in inputs), key=lambda spec: prod(spec.shape)
         )

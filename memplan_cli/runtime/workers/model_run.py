@@ -80,7 +80,7 @@ def run(job: Json) -> Json:
     Returns:
         ``outputs``: names of the outputs that were saved or compared; ``inputs``: for each input set
         that was run, ``differences`` and ``failure``; ``peaks`` of the arena; ``process``: its bytes,
-        or None; ``milliseconds`` and ``effort``: elapsed and processor times of all runs but the first;
+        or None; ``milliseconds`` and ``effort``: elapsed and processor times of runs after the first;
         ``workspace``: bytes by node; ``kernels``: of the first run of each input set; ``types``: of
         the values of the graph that was written, or None.
     """

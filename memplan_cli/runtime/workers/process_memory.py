@@ -392,15 +392,15 @@ class SessionMeter:
     def _resident_profile_bytes(self, held: Sequence[int]) -> list[int]:
         """Return by how many bytes the profile has made the process larger, at the end of each run.
 
-        The profiler keeps the events of all runs so far. They first fill the holes of the heap, which are resident
-        anyway. The events of a run take what the last run left allocated, without the growth of the arena, which
-        held ``held`` bytes in each run. They count as 0 without a profile (``held`` is empty), and with fewer than
-        three runs: the first two leave more than their profile.
+        The profiler keeps the events of all runs so far on the heap. ``held`` are the bytes of the arena in each run,
+        empty without a profile.
         """
         events_of_a_run = 0
+        # The first two runs leave more on the heap than their events, so the events are measured from a third run on.
         if min(len(held), len(self._heaps)) >= 3:
             heap_growth = self._heaps[-1].used - self._heaps[-2].used
             arena_growth = held[-1] - held[-2]
             events_of_a_run = max(heap_growth - arena_growth, 0)
+        # The first events fill holes of the heap, which are resident anyway.
         run_counts = range(1, len(self._run_peaks) + 1)
         return [max(runs * events_of_a_run - self._hole_bytes, 0) for runs in run_counts]
