@@ -80,7 +80,7 @@ def view_bases(timeline: Timeline, sizes: Mapping[str, Hashable]) -> Mapping[str
     """Return, for each tensor of ``sizes``, the tensor in whose bytes it lies: itself, or the base of a view.
 
     ``sizes`` has the size of each tensor that may share bytes, by id. A view lies in the bytes of the viewed tensor,
-    except in two cases: the viewed tensor has another size, or a loop copies its inputs from its outputs.
+    except in two cases: their sizes differ, or the view is an output of a repeated subgraph and its base an input.
     """
     bases = {name: name for name in sizes}
     repeated = [block for node in timeline.nodes() if node.repeats for block in node.subgraphs]
