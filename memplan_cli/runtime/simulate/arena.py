@@ -237,6 +237,7 @@ class SimulatedArena:
                     del free[bisect_left(free, (before_size, before))]
                     size += before_size
                     address = before
+                # The merged chunk, at the address of the first of its parts.
                 following[address] = after
                 if after is not None:
                     previous[after] = address

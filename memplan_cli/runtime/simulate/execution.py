@@ -229,7 +229,7 @@ class Frame:
             return
         written = self._observed_write(var)
         if written is not None:
-            # `RunSimulator.pattern_key` finds the layout of a frame by the dims of its inputs, which these may become.
+            # The dims of a value decide which pattern a frame that reads it has (`RunSimulator.pattern_key`).
             self.simulator.keys[var] = written.key
         if var in self.outer_results:  # 1
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
@@ -237,7 +237,7 @@ class Frame:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind[var]
-        # 2, or 4 if `_run_if` has called this for the same output before.
+        # 2, or 4 in a further call: `_run_if` may call this several times for an output.
         if kind is BufferKind.SHARED or var in self.allocations:
             return
         size = self._size(var)
@@ -384,7 +384,7 @@ def _run_loop(frame: Frame, op: Op) -> None:
         inputs of its body: index of the iteration, condition, carried values
         outputs of its body: condition, carried values, scan outputs
 
-    It is freed one iteration after that which reads it. Scan outputs stay until the end. With two iterations:
+    With two iterations, states are read, written and freed in this order:
 
         iteration 1: read state 0, write state 1
         iteration 2: free state 0, read state 1, write state 2
