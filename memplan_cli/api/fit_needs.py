@@ -277,7 +277,7 @@ class ObservedPlans:
     Attributes:
         settings: what binds its other dims.
         run_warnings: the warnings of the first call of `memory` that had some.
-        failed: the dims of the last call of `memory` in which a run failed, and why; empty if none did.
+        failed: the dims of the last call of `memory` that left a size unknown, and why; empty if none did.
     """
 
     source: LazyModel
@@ -296,7 +296,7 @@ class ObservedPlans:
         """Return the memory of the model's plan at these dims, with sizes that a run observed.
 
         If the settings do not allow runs (``run`` is False), only the sizes that inference finds are known.
-        Warnings and failures of runs are recorded in `run_warnings` and `failed`.
+        The call sets `run_warnings`, or, if a size is unknown, `failed`.
 
         Raises:
             UnknownSizeError: the size of some intermediate, input or output is still unknown.
@@ -306,14 +306,15 @@ class ObservedPlans:
         settings = replace(self.settings, dims={**self.settings.dims, **dims})
         resolved = resolve_sizes(self.source, self.path, settings)
         program = resolved.loaded.program
-        report = make_plan(program, resolved.settings, _SOURCE, REWRITES).plan.report
-        memory = report.memory
-        if report.coverage == 1.0 and None not in (memory.inputs, memory.outputs):
+        plan = make_plan(program, resolved.settings, _SOURCE, REWRITES).plan
+        memory = plan.report.memory
+        # ``unplanned`` also has excluded tensors. These have a size, and a place in the plan.
+        unknown = next((t for t in plan.report.unplanned if t.name not in plan.by_id), None)
+        if unknown is None and None not in (memory.inputs, memory.outputs):
             self.run_warnings = self.run_warnings or resolved.loaded.warnings
             return memory
-        unknown = next(iter(report.unplanned)) if report.coverage < 1.0 else None
         what = repr(unknown.name) if unknown else "an input or output"
-        # The plan only knows that there is no size, and not why the run failed.
+        # If a run failed, the failure is the reason: the plan only knows that there is no size.
         reason = resolved.run_failure or (unknown.reason if unknown else "data decides it")
         self.failed = f"{binding_text(dims)}, for {reason}"
         raise UnknownSizeError(

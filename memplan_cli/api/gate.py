@@ -331,7 +331,7 @@ def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRul
     rules_by_pattern = values.pop("models", {})
     # The other values are rules. Those of the call override all others.
     common = rules_from({**values, **call.rules}, Rules())
-    # `RuleBook` puts special rules on top of the common ones.
+    # A model whose name fits a pattern has these rules on top of the common ones.
     special = {pattern: {**rules, **call.rules} for pattern, rules in rules_by_pattern.items()}
     return _FolderRules(
         book=RuleBook(common, special),
@@ -384,9 +384,9 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
 def _judge_case(
     case: _Case, entries: Mapping[str, Snapshot], call: _Call, request: Request
 ) -> Verdict:
-    """Plan a model, or read a plan, and judge its numbers; ``entries`` are those of its baseline.
+    """Plan a model, or read a plan, and return the verdict on its numbers.
 
-    If baselines are updated, the verdict names the baseline to record them in; nothing is written here.
+    ``entries`` are those of its baseline. If the numbers are to be recorded, `_judge_new_entry` judges them.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
@@ -403,6 +403,7 @@ def _judge_case(
     snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
+    # The rule ``ratchet`` forbids recording higher numbers than the earlier ones.
     if call.updates and ratchet_allows_recording(snapshot, earlier, rules):
         return _judge_new_entry(snapshot, earlier, rules, case.folder_rules.baseline)
     return judge(snapshot, earlier, rules)
@@ -421,12 +422,11 @@ def _judge_new_entry(
     """
     limit_alone = replace(rules, max_increase=None, ratchet=False)
     verdict = judge(snapshot, None, limit_alone)
-    compared_later = snapshot.checked
-    for name in compared_later:
+    for name in snapshot.checked:  # the metrics that later checks will compare
         metric_value(snapshot, name)  # raises if the metric is unknown
     return replace(
         verdict,
-        checked=tuple(dict.fromkeys((*verdict.checked, *compared_later))),
+        checked=tuple(dict.fromkeys((*verdict.checked, *snapshot.checked))),
         difference=None if earlier is None else compare(earlier, snapshot),
         recorded_in=str(baseline) if verdict.passed else "",
     )
@@ -472,11 +472,10 @@ def take_snapshot(
     )
     snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
     # The metrics of the rules. If the rules have none, those of ``earlier``, or the known default metrics.
-    checked = metrics_to_record(snapshot, rules, earlier)
+    to_check = metrics_to_record(snapshot, rules, earlier)
     # Predicted peaks are costly and never default metrics, so they are added last, if they are checked.
-    predicted = _predicted_metrics(path, checked, request)
-    metrics = {**snapshot.metrics, **predicted}
-    return replace(snapshot, metrics=metrics, checked=checked, process_obstacle=obstacle)
+    metrics = {**snapshot.metrics, **_predicted_metrics(path, to_check, request)}
+    return replace(snapshot, metrics=metrics, checked=to_check, process_obstacle=obstacle)
 
 
 def _predicted_metrics(

@@ -53,9 +53,10 @@ def accepts_option_names(
 
     Args:
         check_options: More options that become fields of the parameter ``check``.
-        settings: The settings that have an effect; others are refused.
-        flags: For each option that is on or off, the keywords that it stands for if it is on. Several
-            options may stand for ``extras``, or for fields of ``check``; they are joined.
+        settings: The names of the settings that have an effect; others are refused.
+        flags: For each option that is on or off, the arguments that it stands for if it is on. With
+            ``update_baseline={"mode": "update-baseline"}``, ``gate(model, update_baseline=True)`` calls
+            ``gate(model, mode="update-baseline")``.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -75,7 +76,7 @@ def accepts_option_names(
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
                     _join_argument(arguments, name, argument)
-            # ``settings`` and the function's own parameters are all keywords that have an effect.
+            # Other settings are refused here, and unknown keywords by the function.
             unused = setting_without_effect(arguments, (*settings, *parameters))
             if unused:
                 where = f"in memplan.{function.__name__}"
@@ -102,7 +103,8 @@ def _arguments_of(
     - ``rtol=0.1``, one of ``check_options``: ``check={"rtol": 0.1}``
     - ``max_memory="1GiB"``, a rule: ``rules={"max_memory": "1GiB"}``
     - ``dim={"n": 2}``, which has another name in Python: ``dims={"n": 2}``
-    - parameters, settings and unknown keywords, which are refused later: themselves
+    - a parameter or a setting: the argument of the same name
+    - an unknown keyword: the same, which the function will refuse
     """
     if keyword in parameters:
         return {keyword: value}
@@ -113,6 +115,7 @@ def _arguments_of(
     if "rules" in parameters and keyword in MODEL_RULES:
         return {"rules": {keyword: value}}
     new_name = _RENAMED.get(keyword)
+    # READERS has a key for each setting.
     if new_name is not None and (new_name in READERS or new_name in parameters):
         return {new_name: value}
     return {keyword: value}

@@ -64,6 +64,8 @@ def range_settings(
 ) -> RangeSettings:
     """Return the runtime options with which a process needs the least memory for requests within bounds.
 
+    A `Service` is the model with the sizes of its requests (``extent``) and the options that stay (``base``).
+
     Args:
         model: the file; its weights must exist, because an ONNX Runtime session loads it.
         settings: bounds of the dims of requests, and what binds the other dims.
@@ -117,11 +119,11 @@ def service_of(
     timeout: float = DEFAULT_TIMEOUT,
     required: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
-    """Return a model with the sizes of its requests, and notes on dims that were assumed.
+    """Return a `Service`, that is a model with the sizes of its requests, and notes on assumed dims.
 
-    The settings give the lowest and the highest number of each dim of requests, and numbers of other dims.
-    Dims with neither get assumed numbers, with which the model runs at the largest request. ``required`` are
-    runtime options that must not change; None: those recorded in the file.
+    The dims with bounds in the settings are those of requests. Other dims have numbers in the settings, or get
+    assumed ones, with which the model runs at the largest request. ``required`` are runtime options that must
+    not change; None: those recorded in the file.
 
     Raises:
         SettingsError: there are no bounds, or bounds of a dim that has a number or is not in the model.
@@ -133,7 +135,7 @@ def service_of(
     _refuse_wrong_bounds(file, settings)
     if required is None:
         required = _recorded_settings(file)
-    # With the bounds, dims of requests get their highest numbers, and the others those of the largest request.
+    # `sizes_and_inputs_only` drops the bounds. With them, dims of requests get their highest numbers.
     size_settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     settings_of_largest = bind_all_dims(file, size_settings)
     largest = binding_of(settings_of_largest)
@@ -155,9 +157,9 @@ def service_that_runs(
     timeout: float = DEFAULT_TIMEOUT,
     required: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
-    """Return a model with those sizes of its requests at which it runs, and notes on dims and sizes.
+    """Return the `Service` of `service_of` without request sizes at which the model fails, and notes.
 
-    The model is run to find the sizes. The arguments are those of `service_of`.
+    The model is run to find these sizes. The arguments are those of `service_of`.
 
     Raises:
         SettingsError: as for `service_of`.
@@ -238,9 +240,9 @@ def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> 
     Raises:
         RuntimeUnavailableError: the model runs at none of the sizes that were tried.
     """
-    # A `Service` is a model with the extent of its requests: here the sizes at which it runs.
     service, _ = service_that_runs(file.path, settings, timeout)
-    dims_of_largest = service.dims(service.extent.largest)
+    sizes_that_run = service.extent
+    dims_of_largest = service.dims(sizes_that_run.largest)
     assumed = {n: value for n, value in dims_of_largest.items() if n not in settings.dims}
     return replace(settings, inputs=replace(settings.inputs, assumed=assumed))
 

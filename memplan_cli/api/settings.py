@@ -137,9 +137,9 @@ def _predicted_choice(
     else:
         program = offline_program(path, binding.dims, fixed.provider)
         executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
-        # Without optimization; without a memory pattern too, if the metadata has none.
+        # Without optimization, and with the memory pattern switched off if it is so in the metadata.
         base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # The search keeps an order that ``base`` sets, and a memory pattern that ``base`` switches off.
+    # The memory pattern is also switched off if dims were assumed, since later runs may have other dims.
     choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
     if choice.provider == CPU:
         return choice
@@ -159,9 +159,9 @@ def _confirmed_choice(
     """Return the settings with the least predicted memory that a run of the model confirms.
 
     First the model is run under its usual settings: those in the file's metadata if its graph must run as
-    it is (``fixed``), else ONNX Runtime's defaults. Then it is run under the best predicted settings, and
-    under the next ones until outputs are equal and runs are not far slower. If ``check`` asks for it, the
-    settings are searched by measuring instead.
+    it is (``fixed``), else ONNX Runtime's defaults. Then `choose_settings` runs the model under the best
+    predicted settings, and under the next ones until outputs are equal and runs are not far slower. If
+    ``check`` asks for it, `choose_settings` searches by measuring instead.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -176,11 +176,10 @@ def _confirmed_choice(
 
     path, binding = file.path, binding_of(bound_settings)
     usual = DEFAULTS if fixed is None else settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # One input size is enough. For assumed dims, the run would have inputs of twice their numbers as well.
+    # The run has inputs of one size: for assumed dims, it would add inputs of twice the size. The search
+    # needs the assumed dims again: with them, it switches the memory pattern off.
     binding_of_run = replace(binding, assumed=frozenset())
     with BaselineRun(path, file.model, check, binding_of_run, usual) as run:
-        # The search must know the assumed dims: it switches the memory pattern off, since later requests
-        # may have other numbers of them.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

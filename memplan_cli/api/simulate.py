@@ -36,13 +36,13 @@ def simulate(
     config: FilePath | None = None,
     **options: object,
 ) -> AllocatorComparison:
-    """Return what dynamic allocators need for one real run, beside the static plan.
+    """Return what dynamic allocators need for one execution of a model, beside the static plan.
 
-    The model is run only if data decides sizes.
+    The execution is simulated, with a number for each dim. The model is run only if data decides sizes.
 
     Args:
         model: A model, as a file or in memory.
-        settings: Only dims, shapes, inputs and ``run`` have an effect.
+        settings: Only dims, shapes, inputs and ``run`` have an effect; the static plan is the default one.
         allocators: The names of allocators; None: all.
         timeout: Seconds for the run.
         config: A settings file, in place of ``settings``.

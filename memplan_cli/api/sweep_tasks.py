@@ -100,12 +100,12 @@ def tasks_of(
         read_config(config)
     models = found_models(paths)
     bounds = cast("Mapping[str, object]", overrides.get("bounds") or {})
-    asked_dims = tuple(dict.fromkeys((*profiles, *bounds)))
+    dims_in_options = tuple(dict.fromkeys((*profiles, *bounds)))
     asks_for_inputs = any(overrides.get(key) for key in ("input", "inputs", "shapes"))
     names_by_model: dict[Path, _Names | None] = {}
-    if asked_dims or asks_for_inputs:  # else no model has to be read here
+    if dims_in_options or asks_for_inputs:  # else no model has to be read here
         names_by_model = {
-            model: _names_of(model, asked_dims, config, overrides) for model in models
+            model: _names_of(model, dims_in_options, config, overrides) for model in models
         }
         _refuse_unknown(tuple(names_by_model.values()))
     tasks = []
@@ -121,7 +121,7 @@ def tasks_of(
 
 
 class _Names(NamedTuple):
-    """The names in a model, and those that a sweep asks for and the model lacks."""
+    """The names in a model, and those in the settings of a sweep that the model lacks."""
 
     dims: frozenset[str]
     values: frozenset[str]
@@ -131,14 +131,13 @@ class _Names(NamedTuple):
 
 def _names_of(
     model: Path,
-    asked_dims: Sequence[str],
+    dims_in_options: Sequence[str],
     config: Path | None,
     overrides: Mapping[str, object],
 ) -> _Names | None:
     """Return the names of a model's dims and values, and the names in the sweep's settings that it lacks.
 
-    ``asked_dims`` are the dims in the options of the sweep. None if the model cannot be read: its row in the
-    result of the sweep will have the error.
+    None if the model cannot be read: its row in the table of the sweep will have the error.
     """
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
@@ -150,7 +149,7 @@ def _names_of(
         missing_inputs = _missing_inputs(proto, settings)
     except Exception:  # noqa: BLE001 - as in `do_task`
         return None
-    missing_dims = tuple(name for name in asked_dims if name not in dims)
+    missing_dims = tuple(name for name in dims_in_options if name not in dims)
     return _Names(dims, value_names(proto), missing_dims, missing_inputs)
 
 
@@ -270,11 +269,9 @@ def _overrides_with_dims(task: Task) -> Mapping[str, object]:
 
 
 def _without_missing_dims(model: ModelProto, settings: Settings, task: Task) -> Settings:
-    """Return settings without the dims that only other models of the sweep have.
+    """Return settings without the dims that only other models of the sweep have, as named in settings files.
 
-    Settings files may name such dims. The dims of the task itself stay: `tasks_of` gives a task only dims of
-    its model, or all of them if it cannot read the model. A dim of the task with a range is in ``bounds``
-    alone: a number that a settings file has for it is left out.
+    A dim to which the task gives a range keeps only that range: a number for it in a settings file is left out.
     """
     own_dims = {*known_dims(model, settings.shapes.values()), *task.dims}
     dims_with_ranges = {name for name, value in task.dims.items() if isinstance(value, str)}

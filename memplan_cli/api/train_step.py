@@ -162,8 +162,9 @@ def recompute_step(
 ) -> tuple[TrainStep, RecomputeSummary]:
     """Return a step that recomputes activations instead of keeping them, and what was recomputed.
 
-    The ops between the checkpoints run again. Without checkpoints, the budget counts: bytes for
-    intermediates and outputs, or a share of what they take now.
+    With checkpoints, the ops between them run again. Without, values are recomputed until intermediates and
+    outputs fit ``budget``: bytes (int), or a share (float) of the bytes that they take now. None: the knee of
+    the curve of memory and work.
 
     Raises:
         SettingsError: a checkpoint is no forward tensor.

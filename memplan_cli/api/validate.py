@@ -163,11 +163,11 @@ def _run_both(
     extras: Collection[Extra],
     inputs: Inputs,
 ) -> Proof:
-    """Run a written model and its original, and compare their outputs; return verdict and measurements.
+    """Run a written model and its original, and compare their outputs; return verdict and measured facts.
 
-    Memory is measured for the extra ``measure``. If the outputs pass, and pairs are donated, those of two
-    steps are compared too. The extra ``replay`` follows also if outputs differ. Without a plan there are no
-    extras (`_plan_of`).
+    If the outputs are equal and the model has donated pairs, outputs of two steps are compared too. The
+    extra ``measure`` measures memory, and ``replay`` replays the plan, also if the outputs differ. Without a
+    plan there are no extras: `_plan_of` has refused them.
 
     Raises:
         SettingsError: an extra or inputs are given for a decoder, which is run in a loop.
@@ -188,13 +188,13 @@ def _run_both(
         return Proof(validate_decoding((original, written.path), caches, plan, check))
     pairs = donated_pairs(written.model)
     binding = _binding(written, plan, inputs)
-    written_model = _written_model(written)
+    model_to_run = _written_model(written)
     with warm_workers():
         if plan is not None and "measure" in extras:
-            result = _measured(original, written_model, plan.report, check, binding)
+            result = _measured(original, model_to_run, plan.report, check, binding)
         else:
-            outputs_only = replace(check, depth="outputs")
-            result = compare_models(original, written_model, outputs_only, binding)
+            outputs_only = replace(check, depth="outputs")  # without memory and times
+            result = compare_models(original, model_to_run, outputs_only, binding)
         verdict = result.verdict
         if pairs and verdict.passed:
             steps = donated_steps((original, written.path), pairs, check, binding)
@@ -273,11 +273,12 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     if plan is None:
         return binding_of(bind_all_dims(file, Settings(inputs=inputs)))
     settings = planned_settings(plan, file.model)
+    # Numbers that were assumed for the plan are assumed again.
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # A written model that computes in chunks has numbers in place of some dims, so that ``binding`` lacks
-        # these dims. The original still has them, and runs at the numbers of the plan.
+        # A written model in chunks has numbers in place of some dims of the original: the original gets
+        # the plan's numbers for these dims.
         dims = planned_dims(plan).items()
         dims_of_original = {name: n for name, n in dims if name not in binding.dims}
         binding = binding.at(dims_of_original)
@@ -302,14 +303,15 @@ def _planning_command(report: Report, inputs: Inputs) -> str:
 def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> Binding:
     """Return a binding with a number for each of the named dims that has bounds and no number yet.
 
-    It is the lowest above 0, because the largest may need more memory than there is, and a model with empty
-    tensors shows little. The next one is in ``others``, for a second comparison, which finds plans that
-    hold for one size only.
+    The number is the lowest above 0: the largest may need more memory than there is, and a model with empty
+    tensors shows little. ``others`` has the next number, for a second comparison of outputs, which finds plans
+    that hold for one size only.
     """
     first: dict[str, int] = {}
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
+            # Of the three lowest numbers at most the first is 0. A range of 0 alone gives 0.
             above_zero = [value for value in limits.values[:3] if value] or [0]
             first[name] = above_zero[0]
             second[name] = above_zero[1] if len(above_zero) > 1 else first[name]

@@ -42,8 +42,9 @@ def verify_certificate(
         path, plan_path = files.path, Path(plan_file)
         certificate = read_certificate(Path(certificate_file))
         plan = read_plan(plan_path)
-        certified = verify(certificate, plan, certified_model(load_model(path), plan, path))
-        return files.without_temporary_folder(certified)
+        verdict = verify(certificate, plan, certified_model(load_model(path), plan, path))
+        # A model in memory has a file in a temporary folder, which the verdict must not name.
+        return files.without_temporary_folder(verdict)
 
 
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:

@@ -263,12 +263,11 @@ def _check_model(limit: Limit, model: Path) -> Report:
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     snapshot = take_snapshot(model, plan, str(model), request, rules)
-    # `judge` returns failures and warnings, nothing for a limit that holds. A warning is, for example, that
-    # the total lacks sizes that are unknown.
-    for result in judge(snapshot, None, rules).results:
+    for result in judge(snapshot, None, rules).results:  # failures and warnings
         if result.fails:
             peak = _peak_text(plan.report)
             pytest.fail(f"{model}: {result.message}\n{peak}", pytrace=False)
+        # For example: the total lacks tensors of unknown size.
         warnings.warn(f"{model}: {result.message}", stacklevel=2)
     return plan.report
 

@@ -277,7 +277,7 @@ def keywords(request: Request, output: Output) -> dict[str, Any]:
 
 
 def binding_options(command: Command) -> Command:
-    """Add the options that bind dims and inputs; the argument is a `Settings`, ``binding``."""
+    """Add the options that bind dims and inputs. The command gets them as one argument ``binding``, a `Settings`."""
 
     @wraps(command)
     def run_command(

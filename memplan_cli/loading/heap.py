@@ -78,19 +78,19 @@ def release_after_loading(run_config: Mapping[str, str]) -> Iterator[None]:
 def map_large_blocks(threshold_afterwards: int = LOADED_THRESHOLD) -> Iterator[None]:
     """Keep glibc's mmap threshold low during a ``with`` statement, so that large freed blocks are returned.
 
-    A block of memory from that threshold on gets a mapping of its own, which is returned when it is freed.
-    By default, glibc raises the threshold to the size of each mapping that is freed. A packed operand of 9 MB
-    may then lie on the heap, where it leaves a hole when it is freed: loading a BERT took 26 MB instead of
-    16.5 in every second process. glibc cannot be set back to adapting, so afterwards the threshold is by
-    default the largest that it would have reached. Settings in the environment are kept.
+    A block at or above the threshold gets a mapping of its own, which the system gets back when the block is
+    freed. By default, glibc raises the threshold to the size of each freed mapping. Then a later block of 9 MB
+    lies on the heap, and leaves a hole when freed: loading a BERT took 26 MB instead of 16.5 in every second
+    process.
     """
-    if any(name in os.environ for name in _THRESHOLD_VARIABLES):
+    if any(name in os.environ for name in _THRESHOLD_VARIABLES):  # the user's choice is kept
         yield
         return
     _set_mapping_threshold(LOADING_THRESHOLD)
     try:
         yield
     finally:
+        # Once set, the threshold no longer adapts: it gets the largest number that it would have reached.
         _set_mapping_threshold(threshold_afterwards)
 
 

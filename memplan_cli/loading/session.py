@@ -128,7 +128,7 @@ def load_session(
             options.
 
     Raises:
-        ModelError: the file cannot be read, or its settings are not memplan's.
+        ModelError: the file cannot be read, or its settings are not memplan's or name no value of the model.
         RuntimeUnavailableError: the file was planned for CUDA, which does not work here.
     """
     path = Path(path)
@@ -137,11 +137,11 @@ def load_session(
     _warn_of_other_version(path, metadata.get(RUNTIME, ""))
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings.session, settings.session_config)
-    has_file_provider = "providers" not in more_arguments
+    has_file_provider = "providers" not in more_arguments  # else the caller's provider
     if has_file_provider:
         file_options = provider_options(settings.provider)
         more_arguments["providers"] = [(settings.execution_provider, file_options)]
-        # Otherwise Python prints an error of the provider, and takes the CPU.
+        # With the fallback, a provider that does not start is replaced by the CPU.
         more_arguments.setdefault("enable_fallback", 0)
     provider = _first_provider(more_arguments["providers"])
     missing_libraries = load_cuda_libraries() if provider == CUDA else ""

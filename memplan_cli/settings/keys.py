@@ -346,9 +346,9 @@ def similar_key(key: str, keys: Collection[str]) -> str | None:
 
     The last part of a known key stands for that key: ``metrc`` is similar to ``gate.metric``.
     """
-    # Of several keys that end alike, the first is meant: it is assigned last.
+    # ``metric`` -> ``gate.metric``. Of several keys that end alike, the first one stays: it is assigned last.
     key_of_part = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}
-    # A part of the top level, such as ``gate``, is meant itself, also if a key ends like it.
+    # A part of the top level, such as ``gate``, stands for itself, also if some key ends like it.
     for known in keys:
         top_level = known.partition(".")[0]
         key_of_part[top_level] = top_level

@@ -100,19 +100,22 @@ def option_name(key: str) -> str:
 
 
 def _refuse_unknown_key(key: str, value: object) -> None:
-    """Raise a SettingsError if a key is neither that of a setting nor that of a table of settings.
+    """Raise a SettingsError if a key names neither a setting nor a table of settings.
 
-    The hint is a similar key of a setting. A key with a whole number may also be the name of a dim.
+    The hint is a similar option. If no option is similar to a key with a whole number, such as ``batch=8``, the
+    hint is how to set a dim of that name.
     """
     if any(known == key or known.startswith(f"{key}.") for known in READERS):
         return
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    names = [name for name in READERS if "." not in name]
-    names.append("inputs")  # an option without a reader: `read_overrides` handles it
-    if not is_number:  # rules of ``memplan gate`` are texts such as 5% and 2GiB, or booleans
-        names += [name.removeprefix("gate.") for name in READERS if name.startswith("gate.")]
-    hint = known_key_hint(key, names)
-    if is_number and similar_key(key, names) is None:
+    options = [name for name in READERS if "." not in name]
+    options.append("inputs")  # an option without a reader: `read_overrides` handles it
+    # The rules in the table ``gate`` are options of that command. Their values are texts or booleans.
+    rules = [name.removeprefix("gate.") for name in READERS if name.startswith("gate.")]
+    if not is_number:
+        options += rules
+    hint = known_key_hint(key, options)
+    if is_number and similar_key(key, options) is None:
         hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
     raise SettingsError(f"there is no option {key!r}", hint=hint)
 

@@ -366,3 +366,15 @@ def test_sizes_at_which_a_window_fits_nowhere_are_not_assumed(tmp_path: Path) ->
     )
     assert dims["n"] >= 4
     assert found["memory"]["naive"] == bound["memory"]["naive"] > 0
+
+
+def test_a_weight_that_is_an_input_too_is_not_folded_after_a_run(tmp_path: Path) -> None:
+    model = """g (float[4] x, float[4] w) => (y, z) <float[4] w = {1, 2, 3, 4}, float least = {-1}> {
+        c = Transpose(w)  y = Mul(c, x)
+        sum = ReduceSum<keepdims = 0>(x)  size = Abs(sum)  never = Less(size, least)
+        z = If (never) <
+            then_branch = t () => (p) { f = NonZero(x) p = Cast<to = 1>(f) },
+            else_branch = e () => (q) { q = Cast<to = 1>(x) }> }"""
+    result = plan(written(tmp_path, model), fold_constants=True).report
+    assert any("this run did not execute" in warning for warning in result.warnings)
+    assert result.folded.tensors == ()

@@ -170,6 +170,14 @@ def test_without_a_run_sizes_that_data_decides_are_an_error(decided: Path) -> No
         fit(decided, 1 << 30, "batch", Settings(dims={"seq": 5}))
 
 
+def test_an_excluded_tensor_is_not_named_as_one_of_unknown_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(DECIDED_BY_DATA.replace("near", "a")).SerializeToString())
+    settings = Settings(dims={"seq": 4}, run=False, exclude=("a",))
+    with pytest.raises(UnknownSizeError, match=r"the size of '[zf]' is not known"):
+        fit(path, 1 << 30, "batch", settings)
+
+
 def test_confirming_runs_the_answer() -> None:
     found = fit(SAMPLE, 64 << 20, "batch", provider="cpu", overhead=0)
     assert found.confirmed is not None

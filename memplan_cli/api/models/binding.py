@@ -152,8 +152,8 @@ def binding_of(settings: Settings) -> Binding:
     """Return the binding that bound settings give a run: their dims and feeds, and assumed dims.
 
     A dim is assumed if only ``inputs.assumed`` has a number for it, or if its number in ``dims`` has
-    the provenance "assumed". A dim with bounds also gets a second number, at which two models are
-    compared once more.
+    the provenance "assumed". A dim with bounds also gets a second number, for another comparison of two
+    models: with bounds 1 to 8 and the number 8, the second number is 1.
     """
     inputs = settings.inputs
     dims = {**(inputs.assumed or {}), **settings.dims}
@@ -162,12 +162,12 @@ def binding_of(settings: Settings) -> Binding:
         for name in dims
         if name not in settings.dims or inputs.provenance.get(name) == "assumed"
     )
-    # The lowest number within the bounds that is another one, or the same if there is no other.
-    second_numbers = {
-        name: next((value for value in limits.values[:2] if value != dims[name]), dims[name])
-        for name, limits in settings.bounds.items()
-        if name in dims
-    }
+    second_numbers = {}
+    for name, limits in settings.bounds.items():
+        if name in dims:
+            # The lowest value or the next differs from the dim's number, unless there is only one.
+            different = [value for value in limits.values[:2] if value != dims[name]]
+            second_numbers[name] = different[0] if different else dims[name]
     return Binding(dims, inputs.feeds or {}, assumed, others=second_numbers)
 
 

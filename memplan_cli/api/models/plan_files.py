@@ -143,10 +143,10 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 
 
 def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
-    """Return what the checker compares a plan and the written ``model`` with: facts of the ``original`` file.
+    """Return the facts of an ``original`` file with which a plan and the written ``model`` are compared.
 
-    The graph is None if ``model`` has other nodes than the original, and not only another order of them: ONNX
-    Runtime optimized the graph, or caches were rewritten to buffers.
+    The graph is None if ``model`` has other nodes, since ONNX Runtime optimized the graph or caches became
+    buffers. Buffers are inputs whose dims the original lacks: then inputs and dims are those of ``model``.
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
@@ -157,7 +157,6 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     source = load_model(original)
     # A graph that ONNX Runtime optimized can be an original itself; then the written one is a reordering of it.
     was_optimized = is_offline(model) and not is_offline(source)
-    # Buffers of caches are inputs with dims that the original lacks. Then the plan has those of ``model``.
     has_buffers = has_caches(model)
     planned_model = model if has_buffers else source
     return OriginalModel(
@@ -165,7 +164,7 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
         free_inputs=open_inputs(planned_model),
-        # The user may have named dims of inputs by shapes.
+        # Dims in the shapes of the plan's settings count too: ``--shape x=[n,4]`` names a dim ``n``.
         dims=known_dims(planned_model, planned_shapes(plan).values()),
         outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),

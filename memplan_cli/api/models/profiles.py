@@ -121,8 +121,8 @@ def with_profiles(
 def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, int]) -> Plan:
     """Return the common plan, in which each tensor has the bytes that it has at ``dims``.
 
-    ``exact`` is the plan for these dims alone. A tensor stays as it is if its bytes are symbolic in the
-    common plan or in the exact one, which is symbolic in other dims.
+    ``exact`` is the plan for these numbers of the dims alone. If the bytes of a tensor depend on a further
+    dim, without a number, they are symbolic in one of the two plans, and the tensor stays as it is.
 
     Raises:
         InvalidLayoutError: a tensor is larger than the common plan assumes.

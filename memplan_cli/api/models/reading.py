@@ -13,9 +13,8 @@ from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.onnx_io.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from memplan_cli.core.program import Var
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
 
@@ -27,8 +26,8 @@ def read_observed(
 
     First, shapes are inferred from the observed ones. Inference drops some, such as those of values that
     grow in a loop: these values get the observed shape back. Then results of ops in subgraphs that the run
-    did not enter are made empty. Warnings name the empty results, and those with sizes from the run alone.
-    The field ``seen`` of the returned model has the vars whose sizes are known from the run alone.
+    did not enter are made empty. Warnings name the results that are empty or whose size only the run shows.
+    The field ``seen`` of the returned model has the vars whose size was unknown before the run.
 
     Args:
         source: the model.
@@ -42,19 +41,19 @@ def read_observed(
     dims = {**_observed_symbols(inferred, observed), **bindings.dims}
     bindings_of_run = replace(bindings, dims=dims, known=observed)
     loaded = read_checked(source, bindings_of_run)
-    program = _with_missing_shapes(loaded.program, observed)
-    unresolved = unresolved_results(inferred, bindings.dims)
-    warnings = (*loaded.warnings, *_warning_of_learned(unresolved, program, inputs))
+    program_of_run = _with_missing_shapes(loaded.program, observed)
+    unknown_before = unresolved_results(inferred, bindings.dims)
+    warnings = (*loaded.warnings, *_warning_of_learned(unknown_before, program_of_run, inputs))
     loaded = _with_unexecuted_results_empty(
-        replace(loaded, program=program, warnings=warnings), observed
+        replace(loaded, program=program_of_run, warnings=warnings), observed
     )
-    # ``inferred`` has no size for its unresolved results, nor for these.
     inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
-    return replace(loaded, observed=True, seen=frozenset((*unresolved, *inputs_without_rank)))
+    seen = frozenset((*unknown_before, *inputs_without_rank))
+    return replace(loaded, observed=True, seen=seen)
 
 
 def _warning_of_learned(
@@ -118,7 +117,7 @@ def _with_missing_shapes(program: Program, observed: Known) -> Program:
         if identity in observed:
             dtype, shape = observed[identity]
             changed[identity] = program.vars[identity]._replace(dtype=dtype, shape=shape)
-    return _with_vars(program, changed)
+    return replace(program, vars={**program.vars, **changed})
 
 
 def _with_unexecuted_results_empty(loaded: Loaded, observed: Known) -> Loaded:
@@ -141,16 +140,8 @@ def _with_unexecuted_results_empty(loaded: Loaded, observed: Known) -> Loaded:
         f"as nothing: {_first_names(unexecuted)}"
     )
     empty = {var: program.vars[var]._replace(shape=(0,)) for var in unexecuted}
-    return replace(
-        loaded, program=_with_vars(program, empty), warnings=(*loaded.warnings, warning)
-    )
-
-
-def _with_vars(program: Program, changed: Mapping[VarId, Var]) -> Program:
-    """Return a program with some variables replaced."""
-    if not changed:
-        return program
-    return Program(program.name, program.body, {**program.vars, **changed})
+    program = replace(program, vars={**program.vars, **empty})
+    return replace(loaded, program=program, warnings=(*loaded.warnings, warning))
 
 
 def _first_names(names: Sequence[VarId]) -> str:

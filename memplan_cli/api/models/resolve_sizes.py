@@ -166,7 +166,7 @@ class _InputDims:
     """The dims of a model's inputs.
 
     Attributes:
-        fixed: the numbers of the dims that settings bind, and the lower bounds of dims with bounds.
+        fixed: the numbers of dims for a run: those in the settings, and the lowest of dims with bounds.
         free: the other dims -> whether the dim is leading: the first of several dims of an input. A leading
             dim is mostly a batch, which can be 1.
         names: all dims.
@@ -181,10 +181,10 @@ class _InputDims:
         """Return the dims of a model's inputs. The settings are those that `bind` returns for the model."""
         from memplan_cli.onnx_io.interface import free_dims
 
-        # A dim with bounds needs no number: runs of the search have its lowest, which makes them short.
+        # The lowest number of a dim with bounds makes runs short.
         lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         fixed = {**lower_bounds, **settings.dims}
-        # ``--shape`` may name dims that the file lacks. Such dims count as not leading, as if none was a batch.
+        # ``--shape`` may name dims that the file lacks. Such a dim is taken to be no batch, so not leading.
         dims_in_shapes = [dim for shape in settings.shapes.values() for dim in shape]
         names_in_shapes = sorted({name for dim in dims_in_shapes for name in symbols_of(dim)})
         is_leading = {**dict.fromkeys(names_in_shapes, False), **free_dims(model)}
@@ -261,11 +261,10 @@ class _SizeSearch:
         return next(usable, dict.fromkeys(self.dims.free, 1))
 
     def run(self) -> ResolvedModel:
-        """Run the model with one candidate after the other; return the sizes of the first success.
+        """Run the model with one candidate after the other until a run succeeds; return the model's sizes.
 
         If the settings have assumed dims, these are the only candidate. If sizes depend on data, the run
-        that succeeds shows them, and the settings bind the dims to its candidate. If no candidate runs,
-        `_assume_smallest` gives the result.
+        that succeeds shows them, and the settings bind the free dims to the numbers of that run.
 
         Raises:
             RuntimeUnavailableError: sizes depend on data, and the model does not run on data that the
@@ -285,12 +284,13 @@ class _SizeSearch:
             return self._assume_smallest(result)
         first_success = result.ran[0]  # ``ran`` has the indices of the trials that succeeded
         dims = trials[first_success].dims
-        if not result.known:  # no sizes were recorded
+        observed = result.known  # the types and shapes of values in that run
+        if not observed:
             return self.with_assumed(dims)
         settings = bind_assumed(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
         loaded = read_observed(
-            self.source, _bindings(settings), result.known, self.loaded.program, inputs=inputs
+            self.source, _bindings(settings), observed, self.loaded.program, inputs=inputs
         )
         return ResolvedModel(settings, loaded)
 
@@ -356,7 +356,8 @@ class _SizeSearch:
     def _assume_smallest(self, probe: ProbeResult) -> ResolvedModel:
         """Assume the smallest dims that satisfy the constraints, and warn that the model did not run.
 
-        ``probe`` is the result of the runs, all of which failed. Sizes that depend on data stay unknown.
+        ``probe`` is the result of the runs, all of which failed. The warning names the assumed dims, and why
+        the first run failed. Sizes that depend on data stay unknown.
 
         Raises:
             RuntimeUnavailableError: sizes depend on data, and the user gave data of inputs for the run.

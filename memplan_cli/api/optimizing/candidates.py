@@ -82,9 +82,9 @@ class OptimizeRequest:
 def plan_portable(request: OptimizeRequest) -> Rewriting:
     """Plan the model's own graph, which any provider can run.
 
-    The settings of the result have the dims at which the written model will be verified. Dims with several
-    values (profiles) have the largest of these. Dims with bounds have the highest number within them, or the
-    lowest if the plan for the highest needs too much of this machine's memory.
+    The settings of the result have the dims at which the written model will be verified. A dim with several
+    values (profiles) has the largest. A dim with bounds has the highest number, or the lowest if the plan needs
+    too much of this machine's memory at the highest.
     """
     file, profiles = request.file, request.profiles
     planned = plan_resolved(file, request.resolved, request.progress)
@@ -164,11 +164,10 @@ class TargetCandidates:
             packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
         )
         if settings.bounds:
-            # The run needs a number for each dim with bounds. A portable plan is made only to choose it:
-            # the highest within the bounds, or the lowest if the highest needs too much memory here.
+            # `plan_portable` chooses a number for each dim with bounds; its plan is not used.
             portable = request.with_settings(replace(settings, target="portable"))
-            numbered = plan_portable(portable).settings
-            settings = replace(numbered, target=settings.target)
+            settings_with_numbers = plan_portable(portable).settings
+            settings = replace(settings_with_numbers, target=settings.target)
         return cls(request, settings, provider, packing, folder)
 
     def first_round(self) -> list[Rewriting]:
@@ -265,10 +264,10 @@ class TargetCandidates:
         return read_observed(file.lazy, Bindings(dims), observed, program, inputs="").program
 
     def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
-        """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena.
+        """Plan the program of a graph that ONNX Runtime optimized and dumped, in an order for its arena.
 
-        ``file`` is the dump, or a copy of it with Shape nodes added. The plan is recorded as one of the
-        original.
+        ``file`` is the dump, or a copy of it with Shape nodes added. The plan has the path and the digests of
+        the original.
         """
         from memplan_cli.api.rewrites import REWRITES
         from memplan_cli.planning.candidate import Runtime
@@ -283,16 +282,16 @@ class TargetCandidates:
             order_for_arena=partial(order_for_arena, dims=settings.dims, provider=provider),
             arena_bytes=partial(arena_bytes, dims=settings.dims, provider=provider),
         )
-        # The path and the digests are the original's. But the nodes are the dump's, and so is what planning
-        # reads of them: the channels of a block in ONNX Runtime's blocked layout, and constants for chunking.
-        source = replace(source_of(self.request.file), block=dump.block)
+        channels_per_block = dump.block  # of the layout NCHWc
+        source = replace(source_of(self.request.file), block=channels_per_block)
         source = with_chunking_facts(source, file.model, settings)
         if self.request.resolved.loaded.observed:
             warning = (
                 "sizes that data decides were learned from the inputs of a run of the model; "
                 "other data may need more"
             )
-            source = replace(source, warnings=(warning,), sizes_observed=True)
+            warnings = (*source.warnings, warning)
+            source = replace(source, warnings=warnings, sizes_observed=True)
         planned = make_plan(program, settings, source, REWRITES, runtime=runtime)
         return Rewriting(
             file,

@@ -206,7 +206,7 @@ class _DecoderPlanner:
         return _Step(past, capacity - past)
 
     def plan(self, attempt: CacheAttempt) -> Rewriting:
-        """Plan the rewritten graph of an attempt for the last step, that which fills the caches.
+        """Plan the rewritten graph of an attempt at the sizes of the last decode step, with full caches.
 
         The plan names the original as its source, and its report describes the caches.
         """
@@ -220,21 +220,21 @@ class _DecoderPlanner:
         file = ModelFile(self.file.path, LazyModel(rewritten))
         resolved = resolve_sizes(file.lazy, file.path, self._last_step_settings(rewritten))
         planned = plan_resolved(file, resolved, self.progress)
-        caches = self.decoder.caches
-        if self.decoding is not None:
-            # The decode loop showed which inputs are as long as the new entries.
-            caches = replace(caches, tokens=self.decoding.tokens)
+        decoding, caches = self.decoding, self.decoder.caches
+        # The decode loop showed which inputs have one entry for each new token.
+        tokens = caches.tokens if decoding is None else decoding.tokens
         # The model's metadata has only what a run needs, so not the caches that are kept as they are.
-        metadata = caches_note(replace(caches, kept=()))
+        metadata = caches_note(replace(caches, tokens=tokens, kept=()))
         # The report also has sizes in bytes, the planned step, and the steps of the decode loop.
-        caches = replace(
+        reported_caches = replace(
             caches,
+            tokens=tokens,
             bytes=sum(_bytes(planned.program, cache.output) for cache in caches.buffers),
             before=self._original_memory(),
             planned_at=self.last_step.past,
-            steps=() if self.decoding is None else self.decoding.steps,
+            steps=() if decoding is None else decoding.steps,
         )
-        plan = self._as_plan_of_original(planned.plan, caches)
+        plan = self._as_plan_of_original(planned.plan, reported_caches)
         planned = replace(planned, plan=plan)
         return Rewriting(file, planned, resolved.settings, self.targets, notes=metadata)
 
@@ -242,8 +242,7 @@ class _DecoderPlanner:
         """Return settings with the dims and the position of the last step, and each cache donated to its output.
 
         Dims that the user gave no number have the number of the last step in the decode loop. Without a decode
-        loop, these dims are 1. A run to observe sizes is forbidden (``run``), because the file at the path is
-        still the original, which has other sizes.
+        loop, these dims are 1.
         """
         from memplan_cli.api.models.resolve_sizes import bind_assumed
         from memplan_cli.onnx_io.interface import free_dims
@@ -258,13 +257,14 @@ class _DecoderPlanner:
         settings = replace(
             self.settings,
             dims=user_dims,
-            shapes={},
+            shapes={},  # those of the settings are of the original's inputs
             inputs=Inputs(values={caches.position: [step.past]}),
             donate=dict(caches.donated),
-            run=False,
+            run=False,  # a run to observe sizes would be of the file at the path, the original
         )
-        other_dims = {n: value for n, value in step_dims.items() if n in model_dims}
-        return bind_assumed(bind(rewritten, settings), other_dims)
+        step_dims = {n: value for n, value in step_dims.items() if n in model_dims}
+        # `bind_assumed` leaves the dims that the user gave as they are.
+        return bind_assumed(bind(rewritten, settings), step_dims)
 
     def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
         """Return the plan of a rewritten graph as one of the original, with the caches in its report.

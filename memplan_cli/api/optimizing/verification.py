@@ -234,18 +234,17 @@ def candidate_cost(plan: Plan) -> CandidateCost:
 def with_rejected(plan: Plan, rejected: Sequence[Plan]) -> Plan:
     """Return a plan whose report has a fallback for each candidate that was rejected before it.
 
-    Candidates are tried in this order: those for a target, if one was asked for, then portable ones, of the
-    model's own graph. If a portable plan follows those for a target, one fallback stands for all of these,
-    with the reason of the first.
+    Candidates for a target, if the user asked for one, are tried before portable ones. If all candidates for
+    the target were rejected, a single fallback has the reason of the first of these.
     """
     for_target = [other for other in rejected if other.report.target != "portable"]
     portable = [other for other in rejected if other.report.target == "portable"]
-    if plan.report.target != "portable":  # then no portable candidate was tried yet
-        fallbacks = [_left_out(other) for other in rejected]
-    elif for_target:
+    if plan.report.target != "portable":  # all rejected ones are for the target too
+        fallbacks = [_left_out(other) for other in for_target]
+    elif for_target:  # the target was given up
         fallbacks = [_target_left_out(for_target[0]), *map(_left_out, portable)]
     else:  # no target was asked for
-        fallbacks = [_left_out_with_advice(other) for other in rejected]
+        fallbacks = [_left_out_with_advice(other) for other in portable]
     return plan.with_fallbacks(*fallbacks)
 
 

@@ -147,18 +147,17 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
     from memplan_cli.api.process import prediction_conditions
     from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
-    file = rewriting.original_file
+    original = rewriting.original_file
     conditions = prediction_conditions(rewriting.settings)
     return predicted_facts(
-        file.path,
+        original.path,
         rewriting.planned.program,
         replace(conditions, may_run=False),
-        nodes=[node.name for node in file.model.graph.node],
-        recorded=None,  # the original model is opened with ONNX Runtime's defaults
-        # Optimized like the original, unless it must not be, so that outputs are bitwise equal.
+        nodes=[node.name for node in original.model.graph.node],
+        recorded=None,  # the original is opened with ONNX Runtime's defaults
+        # The written model is optimized when it is opened, unless it must run as written.
         optimization="off" if rewriting.unoptimized_only else "on",
-        # The weights of the written model are those of the planned graph. In a graph for a target, ONNX
-        # Runtime has packed them.
+        # The written model has the weights of the planned graph: for a target, ONNX Runtime has packed them.
         weights=rewriting.file.path,
     )
 

@@ -53,7 +53,7 @@ def refuse_overwriting(
     Args:
         weights: the weight files.
         model: the name of the model, for the message.
-        targets: the output file by option.
+        targets: the output file of each option, such as ``--output``.
 
     Raises:
         ModelError: an output file is one of the weight files.

@@ -340,15 +340,15 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
 def _settings_to_record(rewriting: Rewriting, plan: Plan) -> RecordedSettings | None:
     """Return the settings that the written model records for its sessions; None if any settings will do.
 
-    They are those of the report, if it has any: these were found for this model, and keep its outputs.
-    Otherwise, a model that was made for unoptimized runs, or was compared with one, has to be run so again.
-    One with donated outputs, which are bound to their inputs, is always made for unoptimized runs.
+    The settings of the report, if there are any, were found for this model, and keep its outputs. Otherwise,
+    sessions must not optimize the graph if the model was made for, or compared with, unoptimized runs.
     """
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
 
     runtime = plan.report.runtime
     if runtime is not None and runtime.settings is not None:
         return RecordedSettings(runtime.provider, runtime.settings)
+    # A model with donated outputs, whose bindings must be recorded, is ``unoptimized_only``.
     if not rewriting.unoptimized_only and not _has_unoptimized_reference(plan):
         return None
     from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
