@@ -164,7 +164,7 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     if unbound_inputs:  # with dims that the user has not bound
         has_unknown_symbol = not unbound_symbols <= values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
-        has_symbolic_size = bool(symbols_in_sizes) and not may_run
+        has_symbolic_size = bool(symbols_in_sizes) and not may_run  # a run would tell them
         if has_unknown_symbol or has_undeclared_dim or has_symbolic_size:
             yield binding_options(unbound_inputs, values)
     # Sizes have no symbols that the user has bound. A symbol that is also in no input depends on data.

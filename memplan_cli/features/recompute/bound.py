@@ -44,14 +44,12 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     - When the last graph output is made, all graph outputs are live, and the intermediates that
       its producer reads and makes. Which op is last is not known, so the smallest one counts.
 
-    A graph output that is a view has no bytes of its own. No output is written over an input here, as
-    in the peak that a budget limits.
-
     Args:
         program: the program in which each op runs once.
         planned_vars: its `results` are the graph outputs; its `sizes` are the intermediates.
     """
     results = planned_vars.results
+    # As in the peak that a budget limits, views share bytes, and no output is written over an input.
     intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
     all_outputs = 0
     # For each op that makes graph outputs: the bytes of intermediates that are surely live when these are

@@ -79,7 +79,7 @@ def find_values(
     """
     dataflow = program.dataflow
     kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
-    # Of the vars that ops make, so graph inputs are left out, and so are the kept ones.
+    # The root of each var that an op makes. Graph inputs and ``kept_vars`` have none.
     root_of = _view_roots(program, sizes, kept_vars, aliasing)
     roots = [var for var, root in root_of.items() if var == root]
     value_of_root = {root: value for value, root in enumerate(roots)}

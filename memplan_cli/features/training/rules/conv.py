@@ -237,7 +237,7 @@ def _kernel_gradient(
     """Return the kernel gradient of a convolution of ``data`` whose output has the gradient ``dy``.
 
     It is a convolution of ``data`` too, with ``dy`` as its kernel, and has one output for each tap (element) of
-    the forward kernel. For N samples and G groups of C input and C' output channels ("GC" is a product):
+    the forward kernel (input 1). For N samples and G groups of C input and C' output channels ("GC" is a product):
 
         data [N, GC, ...] as [C, GN, ...]  *  dy [N, GC', ...] as [GC', N, ...]
             ->  [C, GC', taps]  ->  transposed to the forward kernel [GC', C, taps]
@@ -252,10 +252,10 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(windows) + 2)]
-    # The tail is the elements at the end of the padded data that the forward convolution does not read: 1 of 8
-    # elements for a kernel of 3, stride 2 and 3 outputs. On all 8 elements ``*`` would have 4 outputs, 1 more than
-    # the kernel has taps. So the tail is left out: first as padding, and if it is longer than the end padding,
-    # the outputs behind the last tap are cut off.
+    # The tail is the last elements of the padded data, which the forward convolution does not read: with a kernel
+    # of 3 and stride 2, its 3 outputs read 7 of 8 elements. On all 8, ``*`` would have 4 outputs for 3 taps. So
+    # the end padding is made shorter by the tail. If the tail is longer than the padding, the outputs for no tap
+    # are cut off below.
     begin_pads = [window.begin for window in windows]
     end_pads = [max(window.end - window.tail, 0) for window in windows]
     product = tape.emit(
