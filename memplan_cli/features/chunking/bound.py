@@ -199,9 +199,10 @@ class _Needs:
         ]
 
     def _of_split(self, op: Op, split: Split) -> Need:
-        """Return the largest need while an op runs in chunks: of the first or last chunk, or of a Concat behind.
+        """Return a lower bound of the whole tensors that are live while an op runs in chunks.
 
-        Only whole tensors count, and those of which all slices exist.
+        The largest need of the first chunk, the last chunk, and the Concat that joins an output. Slices count
+        only where all slices of the tensor exist.
         """
         reads = [
             (var, axis_map)
@@ -209,8 +210,8 @@ class _Needs:
             if var  # not omitted
         ]
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
-        # At the first chunk, an input is whole if its producer cannot make it in slices. Later chunks may
-        # free what they have read: the plan can cut it in slices before.
+        # An input that its producer cannot make in slices is whole at the first chunk. It does not count at
+        # the last one, as a plan may cut it in slices before and free each slice after its chunk.
         unsliceable_inputs = [
             var
             for var, axis_map in reads
@@ -226,8 +227,8 @@ class _Needs:
         ]
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # The need may lack the input that shares bytes with the output. Then too much is subtracted, and
-            # the bound is lower than necessary.
+            # If the input that shares bytes is not in this need, too much is subtracted. So the bound is only
+            # lower than it could be.
             last_need = last_need._replace(bytes=last_need.bytes - self._shared_bytes(op))
         join_need = self.of_join(unsliceable_outputs, op.label)
         return max(first_need, last_need, join_need, key=lambda need: need.bytes)

@@ -268,10 +268,8 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
     """Whether each op that keeps reading the original result of a chain can be in chunks together with the chain.
 
-    If the chain is copied, its matrix product reads the copy. The other readers of the result keep reading the
-    original. Chunks of such a reader slice the result along one of the axes of the reader's splits. Along one of
-    these axes, the ops of the chain must be able to compute the result in slices. The axis that the product slices
-    does not count: along this axis, chunks are made of the copy.
+    Such a reader and the ops of the chain must have splits along a common axis of the result. The axis that the
+    matrix product slices does not count: along this axis, chunks are made of the copy.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
@@ -285,10 +283,9 @@ def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
 def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:
     """Return the consumers of a chain's result that keep reading the original once the chain is copied.
 
-    A chain is ops that compute a large input (the result) of a matrix product. The product reads the
-    copy. Both will be in chunks along the axis that the product slices, the original along another one.
-    So consumers that can be split only along the product's axis, such as the sum over rows for the
-    gradient of a bias, read the copy too. All others keep the original, also those without any axis.
+    The matrix product reads the copy, along whose axis both will be in chunks, and the original along another
+    axis. So a consumer that can be split only along the product's axis, such as the sum over rows for the
+    gradient of a bias, reads the copy too. All others keep the original, also those without any axis.
     """
     product_axis = chain.axes[chain.result]
     return [
@@ -322,10 +319,9 @@ class _CopyWriter:
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
 
     def copy(self, chain: _Chain) -> None:
-        """Add a copy of a chain before the first op that is to read the copy's result.
+        """Add a copy of a chain, before the first op that reads the copy's result from now on.
 
-        These are ``chain.product`` and all consumers that cannot be in chunks with the original result
-        (`_consumers_of_original`).
+        ``chain.product`` reads it, and so do consumers that can be split only along the product's axis.
         """
         self._copied_ops.update(chain.ops)
         original_readers = _consumers_of_original(self._graph, chain)

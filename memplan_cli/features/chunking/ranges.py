@@ -213,10 +213,10 @@ def _backward_ranges(
 ) -> _BackwardRanges | None:
     """Return the ranges that one chunk needs of each op of a region, and those that it computes.
 
-    Both differ for a *carrying op*, which computes only the rows that the previous chunk does not have:
-    of the needed rows 14..34, after a chunk 0..18, only 18..34. ``outputs`` are the ranges of the region's
-    outputs in this chunk. ``previous`` is None for the first chunk. The result is None if a range that an
-    op computes, or reads for that, would be empty.
+    Both ranges are equal, except of a *carrying op*: it computes only the rows that the previous chunk does
+    not have. After a chunk 0..18, these are 18..34 of the needed rows 14..34. ``outputs`` are the ranges of
+    the region's outputs in this chunk, and ``previous`` is None for the first chunk. The result is None if
+    a range that an op computes, or reads for that, would be empty.
     """
     op_ranges: dict[int, Range] = {}
     computed: dict[int, Range] = {}

@@ -418,7 +418,7 @@ class Search:
                 continue
             region_bytes = trial.region_bytes
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            # With useless trials, each step of the search would give a region a few more chunks.
+            # A region in chunks would else get a few more chunks in each step of the search, for little gain.
             if is_useful or is_new_region:
                 yield trial
             if region_bytes <= self.budget:
@@ -426,8 +426,8 @@ class Search:
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
             elif count >= 2 * useful_count:
-                # 3 chunks after 2 may be useless, while 4 are useful. So trials go on up to twice the chunks
-                # of the last useful one. A new region whose first trial is useless has none: ends at once.
+                # Of twice the chunks of the last useful trial. Before, useless trials go on: 3 chunks after 2
+                # may be useless, while 4 are useful. Without any useful trial (0 chunks), the first one ends.
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
@@ -448,8 +448,8 @@ class Search:
         (measured,) = alone.choices
         return _Trial(
             choices=(*others, measured),
-            # Of the region's ops, and of the state's peak op, if that is not one of them. `_step` measures the
-            # whole program later.
+            # The most live bytes of the region, and of the state's peak op, if that is not in the region.
+            # `_step` measures the whole program later.
             peak=max(measured.after, alone.op_peak(state.peak_op)),
             work=measured.work,
         )

@@ -254,7 +254,7 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     starts_and_steps = _starts_and_steps(node) or {}  # None only for nodes without splits
     if data_map is None or data_map.axis not in starts_and_steps:
         return ChunkEdit()  # split along another axis: starts and ends are as in the node
-    # The element after the last one would be at ``start + length * step``, as steps are positive.
+    # A stop is where the element after the last one would be: steps are positive.
     start_stop_step = {
         axis: (start, start + node.output_shape[axis] * step, step)
         for axis, (start, step) in starts_and_steps.items()

@@ -69,11 +69,7 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     """MultiHeadAttention: q (n, s, h d), k (n, t, h d), v (n, t, h e) -> (n, s, h e).
 
     Further outputs: present keys (n, h, p + t, d), present values (n, h, p + t, e), and scores
-    (n, h, s, p + t). They are unknown if queries, keys and values are packed in the first input,
-    (n, s, h, 3, d). For other layouts of keys and values see `_values_and_length`.
-
-    Past keys are input 6. Input 8, the past length, is there if the cache is in a shared buffer, whose size
-    is unknown.
+    (n, h, s, p + t). For other layouts of keys and values see `_values_and_length`.
 
     (n: batch, s: queries, t: keys, p: past keys, h: heads, d: head size, e: value head size)
     """
@@ -81,25 +77,24 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     query, key, value = (node.input_shape(index) for index in range(3))
     if query is None or not heads or (node.has_input(1) and key is None):
         return [OutputType(elem_type, None)] * 4
-    if len(query) == _PACKED_RANK:
-        batch, length, head_count, _, head_size = query
-        hidden = product((head_count, head_size))
-        return [
-            OutputType(elem_type, (batch, length, hidden)),
-            *[OutputType(elem_type, None)] * 3,
-        ]
+    if len(query) == _PACKED_RANK:  # with keys and values, and without further outputs
+        batch, queries, head_count, _, head_size = query
+        result = (batch, queries, product((head_count, head_size)))
+        return [OutputType(elem_type, result), *[OutputType(elem_type, None)] * 3]
+    batch, queries = query[:2]
     value_width, length = _values_and_length(key, value, heads)
-    head, value_head = quotient(query[-1], heads), quotient(value_width, heads)
-    past = node.shape_of_rank(6, 4) if node.has_input(6) else None
-    if node.has_input(8) or (node.has_input(6) and past is None):
-        total_length = None
+    head_size, value_head_size = quotient(query[-1], heads), quotient(value_width, heads)
+    has_past_keys, is_in_shared_buffer = node.has_input(6), node.has_input(8)
+    past = node.shape_of_rank(6, 4) if has_past_keys else None
+    if is_in_shared_buffer or (has_past_keys and past is None):
+        total_length = None  # the size of the buffer, or the number of past keys, is unknown
     else:
         total_length = length if past is None else sum_dims((past[2], length))
     return [
         OutputType(elem_type, last_as(query, value_width)),
-        OutputType(elem_type, (query[0], heads, total_length, head)),
-        OutputType(elem_type, (query[0], heads, total_length, value_head)),
-        OutputType(elem_type, (query[0], heads, query[1], total_length)),
+        OutputType(elem_type, (batch, heads, total_length, head_size)),
+        OutputType(elem_type, (batch, heads, total_length, value_head_size)),
+        OutputType(elem_type, (batch, heads, queries, total_length)),
     ]
 
 

@@ -42,8 +42,8 @@ _LARGEST_DIM = (1 << 63) - 1
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
 
-    With ``allowzero`` a 0 stays 0. An expression in the target, such as ``n - 2``, may be -1 or 0 at run time:
-    then the dim is unknown.
+    With ``allowzero`` a 0 stays 0. The dim of an expression that may be -1, or a 0 that copies, is unknown:
+    ``n - 2``, for example, unless it is a dim of the input.
     """
     target = values.input_dims(node, 1)
     input_shape = values.shape(node.input[0])
@@ -62,8 +62,8 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
             may_be_special = _least(dim) < least_allowed
             # A number of elements is not negative. So a dim of the input is not -1, nor is n - 2 if m * (n - 2)
             # elements become (n - 2, m). If it is 0, the input is empty, and so is the result with any dim.
-            is_length_of_input = dim in known_dims or has_same_count
-            if may_be_special and not is_length_of_input:
+            is_harmless = dim in known_dims or has_same_count
+            if may_be_special and not is_harmless:
                 dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
