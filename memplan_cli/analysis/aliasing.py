@@ -118,11 +118,11 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
         base, view = number.get(op.inputs[0]), number.get(op.outputs[0])
         if base is None or view is None or sizes[base] != sizes[view]:
             continue
-        # The root of a group is its oldest var: of an input of a body and its views, the input.
-        root = groups.vars[groups.root(base)]
-        # A result of a repeated body must not be a view of its input: a runtime copies the results into the
+        # The root of a group is its oldest var: if an input of a body is in the group, the input.
+        oldest = groups.vars[groups.root(base)]
+        # A result of a repeated body must not share bytes with an input: a runtime copies the results into the
         # inputs one by one. If the body swaps two inputs, the first copy would overwrite the source of the second.
-        if op.outputs[0] in carried_results and root in carried_inputs:
+        if op.outputs[0] in carried_results and oldest in carried_inputs:
             continue
         groups.unite(base, view)
 
@@ -143,7 +143,7 @@ def _unite_branch_results(
     # In an invalid model a branch may have too few results: the last outputs then share nothing.
     results_by_position = zip(*results_by_branch, strict=False)
     for name, results in zip(op.outputs, results_by_position, strict=False):
-        output = groups.number.get(name)  # results are numbers of vars too
+        output = groups.number.get(name)  # the number of the var; results are numbers too
         if output is None:  # not planned
             continue
         for result in results:

@@ -143,9 +143,8 @@ class _Evidence:
             for parameter in filter(self._may_be_parameter, self._operands(index)):
                 self.candidates.setdefault(parameter, []).append(index)
         for parameter in self.candidates:
-            var_record = program.vars[parameter]
-            dtype_and_shape = var_record.dtype, var_record.shape
-            self._by_type.setdefault(dtype_and_shape, []).append(parameter)
+            var = program.vars[parameter]
+            self._by_type.setdefault((var.dtype, var.shape), []).append(parameter)
 
     def is_likely_gradient(self, output: VarId) -> bool:
         """Return whether an output is very likely the gradient or the new value of a parameter.
@@ -155,7 +154,8 @@ class _Evidence:
         ``dy`` depends. Any other forward op may stand in place of MatMul.
         """
         parameters = self.candidates_of_type(output)  # with its dtype and shape
-        if not parameters or elements(self.program.vars[output]) == 1:  # scalars are common
+        is_scalar = elements(self.program.vars[output]) == 1
+        if not parameters or is_scalar:  # many outputs are scalars
             return False
         needed_ops = self.dataflow.ancestors((output,))
         vars_read_behind_forward = {

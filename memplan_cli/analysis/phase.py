@@ -164,7 +164,7 @@ def _training_phases(
             phases[index] = "backward"
             backward.update(op.outputs)
     _mark_inputs_as_update(flow, forward, phases)  # after all other updates are known
-    # By the outputs of an op. Forward ops are left out: `Phases.phase` is "forward" without an entry.
+    # Keyed by output. Forward ops have no entry: without one, `Phases.phase` returns "forward".
     phase_of = {
         var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
     }
@@ -283,7 +283,7 @@ def _from_records(
         for var in flow.ops[index].outputs
         if var
     }
-    # Recorded phases replace derived ones. Ops in ``forward``, recorded ones among them, have no entry in either.
+    # Recorded phases replace derived ones. Forward ops, recorded or not, have no entry in either.
     return replace(derived, phase_of={**derived.phase_of, **recorded_phase_of})
 
 

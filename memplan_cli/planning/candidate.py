@@ -120,10 +120,4 @@ class Candidate:
     @classmethod
     def ordered(cls, ordering: Ordering, sizes: Mapping[VarId, Size]) -> Candidate:
         """Return the candidate in the order that a search has chosen."""
-        return cls(
-            ordering.program,
-            sizes,
-            ordering.chosen,
-            ordering.peaks,
-            ordering.bound,
-        )
+        return cls(ordering.program, sizes, ordering.chosen, ordering.peaks, ordering.bound)

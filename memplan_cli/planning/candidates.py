@@ -61,13 +61,13 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
 def _within_budget(
     task: PlanningTask, candidates_found: Iterable[Candidate]
 ) -> Iterator[Candidate]:
-    """Yield the candidates whose intermediates and outputs fit the budget of the settings, if that is in bytes.
+    """Yield the candidates whose intermediates and outputs fit the budget in bytes of the settings.
 
-    If none fits, the unchanged program of the task is yielded, provided that it fits; else all candidates.
+    If no candidate fits, the task's program is yielded unchanged, provided that it fits; else all candidates.
     There must be a candidate.
     """
     budget = task.settings.budget
-    if not isinstance(budget, int):
+    if not isinstance(budget, int):  # no budget, or one that is not in bytes
         yield from candidates_found
         return
 
@@ -81,8 +81,8 @@ def _within_budget(
     if fitting:
         yield from fitting
     elif fits(unchanged):
-        # Chunking may have brought it under the budget, and a new order, searched without outputs, above it again.
-        # For the report: the program meets the budget, and no node runs twice.
+        # Chunking may have brought this program under the budget. New orders are searched without outputs in
+        # mind, and may exceed it again. In the report no node runs twice, and the budget is met.
         recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
         yield replace(unchanged, recompute=recompute)
     else:
@@ -134,15 +134,15 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
         if runtime_candidate is not None:
             yield runtime_candidate
             return
+    # The search has counted intermediates only. For a runtime, outputs were counted too.
     best = _with_late_outputs(task, ordering, best)
     yield best
     if best.program is not program:  # the order changed
         yield _reordered(task, best, FILE, program)
-    # An ordering has no peaks if no other order was searched: the settings forbid it, or sizes are symbolic.
-    has_peaks = bool(ordering.peaks)
     # Levels 0 and 1 divide the memory into slots, each of which one tensor at a time takes as a whole. An
     # order with a higher live peak may need fewer slots. Level 2 places single bytes.
-    if settings.level < 2 and has_peaks:
+    # There are no peaks if orders are not compared: the settings forbid another one, or sizes are symbolic.
+    if settings.level < 2 and ordering.peaks:
         from memplan_cli.ordering.best_order import simple_orders
         from memplan_cli.ordering.demand_orders import DEMAND_SCHEDULERS
         from memplan_cli.ordering.list_orders import SCHEDULERS
@@ -168,8 +168,7 @@ def in_best_order(
 ) -> Candidate:
     """Return a program, which may have copies of ops, in the order of the lowest live peak."""
     ordering = _search_order(task, program, sizes)
-    best = Candidate.ordered(ordering, sizes)
-    return _with_late_outputs(task, ordering, best)
+    return _with_late_outputs(task, ordering, Candidate.ordered(ordering, sizes))
 
 
 def _search_order(
@@ -237,22 +236,20 @@ def for_runtime(
     runtime_peaks = [
         live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in orders
     ]
-    lowest_runtime_peak = min(runtime_peaks)
-    best = orders[runtime_peaks.index(lowest_runtime_peak)]  # of equal ones the first
-    _, *peaks_without_search = runtime_peaks
-    saved_in_runtime = min(peaks_without_search) - lowest_runtime_peak
-    # The plan's loss is counted from the file's order, with which users compare a plan.
+    lowest_peak = min(runtime_peaks)
+    best = orders[runtime_peaks.index(lowest_peak)]  # of equal ones the first
+    # How much lower the peak of the searched order is than those of the other two; 0 if it is not the lowest.
+    saved_in_runtime = min(runtime_peaks[1:]) - lowest_peak
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
+    # The plan's loss is counted from the file's order, with which users compare a plan.
     if plan_peak - plan_peak_in_file > saved_in_runtime:
         return None
-    # The runtime's arena may have gaps, and fewer of them in an order that is slightly different. This order is
-    # limited by the plan's peak too.
+    # A similar order may leave smaller gaps in the runtime's arena. It must not raise the plan's peak further.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
     for_arena = runtime.order_for_arena(
         best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak
     )
-    # Peaks of the plan, by the name of the order.
-    peaks = {**candidate.peaks, "runtime": plan_peak_of(for_arena)}
+    peaks = {**candidate.peaks, "runtime": plan_peak_of(for_arena)}  # the plan's, by order
     return replace(candidate, program=for_arena, order="runtime", peaks=peaks)
 
 

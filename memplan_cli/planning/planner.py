@@ -202,16 +202,15 @@ def _chunked(program: Program, context: _Context) -> Decision:
     )
     if not chunking.facts.regions:
         return decision
-    # Recomputation alone may add less work. In a runtime's arena, chunks may leave larger gaps than they save,
-    # which counts if the aim is the least memory, and not a budget.
+    # Chunks may be worse than none in two cases: recomputation alone may add less work, and a runtime's arena,
+    # which counts if there is no budget, may have larger gaps.
     if settings.recompute == "auto" or (runtime is not None and budget is None):
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
             if budget is None:
                 return replace(unchunked, chunked=chunking.facts.without_regions())
-            # Without the facts of chunking, which say that programs with chunks meet the budget or do not.
-            return unchunked
+            return unchunked  # the facts say whether programs with chunks meet the budget: left out
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))
@@ -244,13 +243,8 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     task = PlanningTask(
         program, planned_vars, phases, settings, context.runtime, context.progress
     )
-    evaluated = choose(
-        candidates(task, context.rewrites),
-        settings,
-        scope.pinned,
-        context.allocator,
-        task.tell,
-    )
+    programs = candidates(task, context.rewrites)
+    evaluated = choose(programs, settings, scope.pinned, context.allocator, task.tell)
     best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
     if candidate.peaks:  # symbolic sizes have none
