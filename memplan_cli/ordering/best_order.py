@@ -130,18 +130,18 @@ class _Choice(NamedTuple):
 
 
 def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
-    """Return the found order if its peak, measured again, is lower than that of the file's order; else the file's.
+    """Return the found order if its measured peak is lower than that of the file's order; else the file's order.
 
     ``program`` has the file's order. If sizes have symbols, peaks are measured with a number in place of every
-    symbol. With none of the other numbers (`_OTHER_SAMPLES`) may the found order have the higher peak.
+    symbol. The found order must then have no higher peak than the file's for any of the other numbers.
     """
     if found.method == "file":
         return _Choice("file", program, found.peaks)
     found_peak = meter.peak(found.program)
     peaks = {**found.peaks, found.method: found_peak}
-    if found_peak < peaks["file"] and all(
-        other.peak(found.program) <= other.peak(program) for other in meter.for_other_samples()
-    ):
+    is_lower = found_peak < peaks["file"]
+    others = meter.for_other_samples()  # none without symbols
+    if is_lower and all(other.peak(found.program) <= other.peak(program) for other in others):
         return found._replace(peaks=peaks)
     return _Choice("file", program, peaks)
 

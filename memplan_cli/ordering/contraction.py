@@ -220,6 +220,7 @@ class _Clusters:
         else:  # ``kept`` runs first: it cannot write over inputs that ``removed`` reads later
             kept.ops += removed.ops
             kept.in_place_inputs -= removed.accesses
+        # The in-place inputs of ``removed`` do not matter: its step is not the one that needs most.
         kept.step_bytes = step_bytes
 
         for tensor in removed.accesses:
@@ -267,7 +268,7 @@ class _Clusters:
             step_bytes=tuple([cluster.step_bytes for cluster in clusters]),
             tensor_bytes=graph.tensor_bytes,
             access_counts=tuple(
-                len(users) + is_result
+                len(users) + is_result  # the caller of the block reads a result too
                 for users, is_result in zip(self.users, graph.is_result, strict=True)
             ),
             is_result=graph.is_result,

@@ -313,10 +313,10 @@ class _CutNetwork:
         # Else all readers run before the op, and the tensor is dead.
 
     def _add_edges_to_open_readers(self, definer_node: int, tensor: _Tensor) -> None:
-        """Add a tensor's bytes to each cut with its definer before the op and one or more readers not before it.
+        """Add a tensor's bytes to the cost of each cut that has its definer before the op, and a reader not before.
 
-        Each reader is before the op in all cuts, or open: before it in some cuts. (`add_tensor` adds the
-        tensors with a reader that never is before the op.)
+        Each reader runs before the op in all cuts, or is open: each cut decides. (Tensors with a reader that runs
+        before the op in no cut are added by `add_tensor`.)
         """
         # A gate between definer and readers makes a cut cost the bytes once, however many readers it cuts off:
         # the infinite edges put the gate on the side of these readers.

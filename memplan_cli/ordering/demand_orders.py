@@ -75,9 +75,9 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     """Return the demand-driven order, in time near linear in the number of edges.
 
     The ops of ``parameters.chain`` are demanded one after the other, then all others in the order of the
-    file. An op that is demanded runs after all ops that it waits for. Small groups of ops that free as many
-    bytes as they add (free groups) run as soon as they can: at the start, and after each op that runs.
-    Backward, the same is done from the last op of the order to the first.
+    file: a demanded op runs after all ops that it waits for. In between, free groups (small groups of ops
+    that free as many bytes as they add) run as soon as they can. A backward sweep does the same from the last
+    op of the order to the first.
 
     The numbers of the ops must be a topological order.
     """
@@ -115,7 +115,8 @@ class _SweepState:
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
         # ``_users_before_last`` counts down with each user of a tensor that runs. At 0, the next user is the last
-        # one in the order: forward it frees the tensor, backward it makes the tensor live.
+        # one in the order: forward it frees the tensor, backward it makes the tensor live. ``_waiting`` has the
+        # ops that wait for each op, and ``_awaited`` the ops that each op waits for.
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes

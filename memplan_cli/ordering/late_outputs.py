@@ -34,8 +34,8 @@ def fewer_resident(ordering: Ordering, planned_vars: PlannedVars) -> Program | N
     """
     peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
     live, resident = peak_of(ordering.program), resident_of(ordering.program)
-    # A lower bound in nearly all cases: outputs only add to the live peak, and all are live at the end.
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
+    # Nearly always a lower bound: outputs only add to the live peak, and all of them are live at the end.
     least_resident = max(live, output_bytes)
     if not _is_worthwhile(resident, least_resident):
         return None  # without a search
@@ -46,7 +46,7 @@ def fewer_resident(ordering: Ordering, planned_vars: PlannedVars) -> Program | N
         aliasing=planned_vars.resident.aliasing,
         work=min(MAX_WORK, WORK_PER_OP * len(ordering.program.body.ops)),
     ).program
-    # A live peak that is not proved to be the lowest is not exact, so it may rise a little.
+    # A very small rise of the live peak is accepted, unless this peak is proved to be the lowest.
     max_live = live if ordering.proved else live + live // _PEAK_RISE_DIVISOR
     if peak_of(late) <= max_live and _is_worthwhile(resident, resident_of(late)):
         return late

@@ -95,8 +95,8 @@ def slot_bound(problem: Problem, kind: Callable[[Buffer], Hashable]) -> int:
 def least_slots(buffers: SlotBuffers) -> list[int]:
     """Return the slot sizes that every assignment needs at least, the largest first. Their sum bounds its cost.
 
-    Buffers are added by falling size. If the buffers of 8 bytes raise the number that is live in one section at
-    most from 3 to 5, two slots of 8 bytes are needed. Takes a pass over the sections for each size.
+    Buffers are added by falling size. If those of 8 bytes raise the largest number of live buffers from 3 to 5,
+    two slots of 8 bytes are needed. Takes a pass over the sections for each size.
     """
     indices: dict[int, list[int]] = {}
     for index, size in enumerate(buffers.sizes):

@@ -138,11 +138,12 @@ class Searcher:
 
         Each step of the search chooses a section, and tries its options: the buffers that can be placed there.
         Restarts differ in the order of options. States without a solution, and the number of dead ends of
-        each section, are kept for later restarts. The answer is UNKNOWN if the budget is over or a stack full.
+        each section, are kept for later restarts. The answer is UNKNOWN if the budget is over, or a stack is full.
         """
         state = new_state(self.arrays, self._failed, self._failures)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
+        level_bonus = option_order.level_bonus
         # After one restart for each order, the orders are changed at random (`_rank`). Then every other restart
         # prefers sections with many dead ends.
         noisy_restart = restart - len(_OPTION_ORDERS)
@@ -153,12 +154,7 @@ class Searcher:
             state.registers[WORK] = allowed
             with np.errstate(over="ignore"):  # hashes wrap around; without numba, numpy warns
                 result = search(
-                    self.arrays,
-                    state,
-                    capacity,
-                    rank,
-                    option_order.level_bonus,
-                    weigh_failures,
+                    self.arrays, state, capacity, rank, level_bonus, weigh_failures
                 )
             budget.spend(allowed - int(state.registers[WORK]))
             if result == SOLVED:

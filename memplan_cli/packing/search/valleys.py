@@ -210,7 +210,7 @@ def tightest_section(
     Fills the row HOLE: the level up to which a hole reaches, or -1 if the buffers above it would not fit.
     """
     cap = state.scratch[CAP]  # the lower wall; -1 if there is no valley
-    inside_count = state.scratch[INSIDE_COUNT]  # number of these buffers, at least one
+    inside_count = state.scratch[INSIDE_COUNT]  # the options that are buffers, at least one
     hole, unplaced = state.scratch[HOLE], state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
     tightest, least_score = left, INFINITE
@@ -235,18 +235,19 @@ def tightest_section(
 def _lowest_hole(state: SearchState, section: int) -> int:
     """Return the lowest level at which a buffer above a hole in a section of a valley can rest.
 
-    A hole is empty space on the floor. The buffer ``b`` above it reaches over a wall, so it is as high as the
-    lower wall, or rests on a buffer ``a`` beside the section, at the lowest on the smallest::
+    A hole is empty space on the floor. The buffer ``b`` above it reaches over a wall, or rests on a buffer ``a``
+    beside the section, between the walls::
 
         |   bbbbb       |
         | aaa ..        |    a hole (dots) under b
         +---------------+    floor
     """
-    lower_wall = state.scratch[CAP, section]
+    level_on_lower_wall = state.scratch[CAP, section]
+    # On the floor, the smallest buffer ``a`` has the lowest top.
     smallest_left = state.scratch[SMALLEST_LEFT, section]
     smallest_right = state.scratch[SMALLEST_RIGHT, section]
-    top_of_smallest = state.floor[section] + min(smallest_left, smallest_right)
-    return int(min(lower_wall, top_of_smallest))
+    level_on_smallest = state.floor[section] + min(smallest_left, smallest_right)
+    return int(min(level_on_lower_wall, level_on_smallest))
 
 
 @compiled
@@ -264,9 +265,9 @@ def has_full_basin(
         begin       section
 
     Basins are found with a stack of (begin, level), as the rectangles in a histogram are. With the floors 5, 2,
-    1, 4, it has (0, 5), (1, 2), (2, 1) before the 4, which pops two entries: a basin [2, 3) between the walls
-    2 and 4, and a basin [1, 3) between 5 and 4. The former has one level, so it is left to `has_full_valley`.
-    The section that overflows gets a failure in ``state.failures``.
+    1, 4, the stack has (0, 5), (1, 2), (2, 1) before the 4, which pops two entries: a basin [2, 3) between the
+    walls 2 and 4, which is a valley (`has_full_valley`), and a basin [1, 3) between the walls 5 and 4. The
+    section that overflows gets a failure in ``state.failures``.
     """
     stack_begin, stack_level = state.scratch[STACK_BEGIN], state.scratch[STACK_LEVEL]
     # For each section the end of its stretch of equal floors, from `find_valleys`.
