@@ -226,8 +226,8 @@ def _own_paths(
 ) -> Iterator[Path]:
     """Yield the paths in a folder whose whole name matches, that are of a kind, and of this user.
 
-    ``is_kind`` tests ``st_mode``, as `stat.S_ISREG` does; links fail it. Of more than `_MAX_LEFTOVERS`
-    matching names the others are ignored. Nothing is yielded if the folder cannot be read.
+    ``is_kind`` tests ``st_mode``, as `stat.S_ISREG` does; links fail it. Only the first `_MAX_LEFTOVERS`
+    matching names are considered. Nothing is yielded if the folder cannot be read.
     """
     user = os.getuid() if hasattr(os, "getuid") else None
     try:

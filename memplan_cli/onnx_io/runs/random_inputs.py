@@ -416,10 +416,10 @@ def _distribution(
     ``is_number`` says that the input is a single number, such as a sample rate; for an input of more elements
     ``equal`` is ignored. Positive integers are small: they may be sizes.
     """
-    kinds = ("values", "equal") if is_number else ("values",)
-    fixed = next((each.values for each in requirements if each.kind in kinds), None)
-    if fixed is not None:
-        return _Distribution("values", values=fixed)
+    exact_kinds = ("values", "equal") if is_number else ("values",)
+    exact = next((each.values for each in requirements if each.kind in exact_kinds), None)
+    if exact is not None:
+        return _Distribution("values", values=exact)
     must_be_positive = any(each.kind == "positive" for each in requirements)
     if not dtype.startswith(("int", "uint", "bool")):
         return _Distribution("positive" if must_be_positive else "normal")

@@ -188,8 +188,8 @@ def _reject_wrong_bindings(expressions: Mapping[str, Dim], dims: Mapping[str, in
     """Refuse to bind a name to another size than follows from the dims of the inputs.
 
     Args:
-        expressions: For each dim name that no input has, its dim as an expression in names of inputs, such as
-            ``n + 1``, with bound names replaced by their sizes. It is a number if all are bound.
+        expressions: For dim names that are in no input's shape, the dims that follow from the inputs, such as
+            ``n + 1``. Bound names in them are replaced by sizes, so they are numbers if all are bound.
         dims: The bound sizes by name.
 
     Raises:

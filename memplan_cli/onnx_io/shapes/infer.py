@@ -59,9 +59,8 @@ def infer(
     source.release()
     name_free_dims(light, used_names)
     sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
-    names_before_binding = DimNames(
-        names_of_inputs(light), sizes
-    )  # for step 5, as step 3 replaces names
+    # For step 5, as step 3 replaces names.
+    names_before_binding = DimNames(names_of_inputs(light), sizes)
     # 2. Remove names of dims from the declared types of node outputs, because inference keeps what is declared.
     # If nodes contradict the types of some (``untrusted``) values, all types are doubtful: remove those of all
     # node outputs. ``removed_types`` has all that step 5 may declare again: none of an untrusted value.

@@ -130,13 +130,13 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
         remaining = _contradictions_in_run_blocks(source, loaded)
-    # In what is still contradicted (``remaining``), no declared type is left to blame: two nodes disagree, or a
-    # node disagrees with a shape that the user gave.
-    # Only now, because a reading with other types may find other blocks that are never run.
+    # After the loop, because a reading with other types may find other blocks that are never run.
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:
         return loaded
+    # Of the values that are still contradicted, no declared type was read any more. So two nodes disagree, or a
+    # node and a shape that the user gave.
     _reject_wrong_shapes(remaining, bindings)
     more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
     warnings = [f"{WRONG_DECLARATIONS}: {first_found[0]}{more}"]
@@ -200,8 +200,8 @@ def without_shapes(program: Program, values: Collection[VarId]) -> Program:
 def _add_dependents(block: Block, unknown: set[VarId]) -> None:
     """Add to ``unknown`` what the ops of a block, and of its subgraphs, compute from unknown values.
 
-    If an op reads one, or if one is in a subgraph of it, all values of the op's subgraphs are added:
-    an iteration passes them to the next one.
+    An op depends on an unknown value if it reads the value, or if a subgraph of the op contains it. Then all
+    values of its subgraphs are unknown too: an iteration passes them to the next one.
     """
     for op in block.ops:
         is_dependent = not unknown.isdisjoint(op.inputs)

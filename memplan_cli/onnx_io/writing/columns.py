@@ -281,9 +281,7 @@ def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
     far as they are known.
     """
     products = list(_products(model.graph))
-    widest = widest_of(
-        model, value_bytes
-    )  # a run needs this much without any Concat of pieces
+    widest = widest_of(model, value_bytes)  # needed also without a Concat of pieces
     largest = max((_float_bytes(product.weight) for product in products), default=0)
     node_count = sum(len(graph.node) for graph in graphs(model.graph))
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)

@@ -69,8 +69,8 @@ def pool_output_shape(node: NodeProto, shape: Shape) -> Shape | None:
 def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[Dim]:
     """Return the number of windows along each spatial dim, None where the dim or the window's size is unknown.
 
-    A window covers ``length = dilation (size - 1) + 1`` elements. ``floor((dim + padding - length) / stride) + 1``
-    windows fit, and with ``auto_pad=SAME_*`` ``ceil(dim / stride)``. Callers exclude pools with ``ceil_mode``.
+    ``floor((dim + padding - length) / stride) + 1`` windows fit, each of ``length = dilation (size - 1) + 1``
+    elements; with ``auto_pad=SAME_*`` ``ceil(dim / stride)``. Not for pools with ``ceil_mode``: one more may fit.
     """
     ones = [1] * len(dims)
     strides, dilations = (ints_attribute(node, n, ones) for n in ("strides", "dilations"))
