@@ -197,7 +197,7 @@ def allocate_apart(needs: Needs, level: int) -> Allocation:
         # No bound is searched for where nothing is to be reused.
         arena = Arena(unit, problem, naive(problem), bound=0, slots=slots)
         arenas.append(_require_safe(arena))
-    storage = needs.storage(level)  # gives the live peak: at level 2 views count once
+    storage = needs.storage(level)  # for the live peak only: at level 2 views share bytes
     return _finished_allocation(storage, unshared.buffer_of, arenas)
 
 

@@ -195,7 +195,7 @@ def report_of(decision: Decision, foldable_tensors: FoldableTensors) -> Report:
 def _memory(decision: Decision, foldable: int) -> Memory:
     """Return the bytes that the planned order needs, in total and in parts.
 
-    A part is None if it has a size that is no number. ``foldable`` is the bytes at the peak that folding of
+    A number is None if one of its sizes is symbolic. ``foldable`` is the bytes at the peak that folding of
     constants would save.
     """
     program, sizes, dims = decision.program, decision.needs.sizes, decision.dims
@@ -218,10 +218,10 @@ def _memory(decision: Decision, foldable: int) -> Memory:
         live_peak=_live_peak(decision.allocation, dims) if has_numbers else None,
         planned=planned,
         total=total,
-        order_bound=decision.candidate.bound,
+        order_bound=decision.candidate.bound,  # no order has a lower live peak
         order_proved=decision.is_proved,
         foldable=foldable if has_numbers else None,
-        resident=resident_peak(decision, decision.needs),
+        resident=resident_peak(decision, decision.needs),  # the live peak, outputs included
     )
 
 
@@ -278,7 +278,7 @@ class _OriginalNumbers(NamedTuple):
 def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
     """Return the live peak, the planned bytes and the resident peak of the program in the file's order.
 
-    They are those of ``memory``, the planned order's, if the order has not changed.
+    ``memory`` has the numbers of the planned order, which are returned if the order has not changed.
     """
     program, allocation = decision.original, decision.original_allocation
     if decision.candidate.program is program:
