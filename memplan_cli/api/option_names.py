@@ -76,7 +76,7 @@ def accepts_option_names(
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
                     _join_argument(arguments, name, argument)
-            # Other settings are refused here, and unknown keywords by the function.
+            # A setting without effect is refused here, an unknown keyword by the function itself.
             unused = setting_without_effect(arguments, (*settings, *parameters))
             if unused:
                 where = f"in memplan.{function.__name__}"
@@ -103,8 +103,7 @@ def _arguments_of(
     - ``rtol=0.1``, one of ``check_options``: ``check={"rtol": 0.1}``
     - ``max_memory="1GiB"``, a rule: ``rules={"max_memory": "1GiB"}``
     - ``dim={"n": 2}``, which has another name in Python: ``dims={"n": 2}``
-    - a parameter or a setting: the argument of the same name
-    - an unknown keyword: the same, which the function will refuse
+    - any other keyword: the argument of the same name, which the function refuses if it is unknown
     """
     if keyword in parameters:
         return {keyword: value}
