@@ -65,10 +65,9 @@ def search(
 ) -> SearchResult:
     """Return the plans with regions in chunks that were found, and the one nearest to a goal.
 
-    The program is searched straight to the budget, then in several steps, then with copies of ops for
-    matrix products, and last with the chunks of the plan of the least memory cut again. A later search
-    runs only if no plan is within the budget yet, and the last one also if all such plans are slow.
-    Without a budget no plan counts as within it: all searches run but the first.
+    The program is searched, then with copies of ops for matrix products, and last with the chunks of the
+    plan of the least memory cut again. A later search runs only if no plan is within the budget yet, and
+    the last one also if all such plans are slow. Without a budget all searches run.
 
     Args:
         graph: the program without chunks.
@@ -82,10 +81,7 @@ def search(
     finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
     original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
     programs_without_chunks = [original]
-    if max_bytes is not None:
-        finder.search(original, first_target=max_bytes)
-    if not finder.has_plan_within_budget:
-        finder.search(original)
+    finder.search(original)
     if not finder.has_plan_within_budget:
         goal = finder.lowest_plan.peak if max_bytes is None else max_bytes
         with_copies = stage_with_copies(original, goal)
