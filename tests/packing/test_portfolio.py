@@ -119,6 +119,11 @@ def test_a_failure_at_one_capacity_says_nothing_of_a_larger_one() -> None:
     assert answers == [Answer.NO, Answer.YES, Answer.YES]
 
 
+def test_a_layout_found_with_the_last_unit_of_work_is_returned() -> None:
+    (piece,) = reduce_problem(problem((0, 2, 1), (1, 3, 1))).pieces
+    assert Searcher(piece).fit(piece.load, WorkBudget(1)) == (Answer.YES, (0, 1))
+
+
 def test_without_work_nothing_above_the_bound_is_proved() -> None:
     assert not portfolio(UNREACHABLE, work=0).proved
 

@@ -328,20 +328,20 @@ def search(
     Returns SOLVED: ``state.offset`` holds a layout within ``capacity`` units. FAILED: there is none. OVERFLOWED:
     the stacks or the undo log are too small. UNFINISHED: the work is used up; a further call continues.
 
-    ``rank`` and ``level_bonus`` decide the order in which the options at a section are tried
-    (`_list_options`), and ``weigh_failures`` decides the section (`tightest_section`).
+    ``rank`` and ``level_bonus`` decide the order of options at a section, and ``weigh_failures`` the section.
     """
     registers = state.registers
-    while registers[WORK] > 0:  # `_advance` spends it
+    while True:
         mode = registers[MODE]
-        if mode == ENTER:
+        if mode in (SOLVED, OVERFLOWED):
+            return int(mode)
+        if mode == NEXT and registers[DEPTH] == 0:  # no option is left
+            return FAILED
+        if registers[WORK] <= 0:  # `_advance` spends it
+            return UNFINISHED
+        if mode == NEXT:
+            registers[MODE] = _try_next_option(piece, state)
+        else:  # ENTER
             registers[MODE] = _advance(
                 piece, state, capacity, rank, level_bonus, weigh_failures
             )
-        elif mode != NEXT:  # the mode is a result: SOLVED or OVERFLOWED
-            return int(mode)
-        elif registers[DEPTH] == 0:  # no option is left
-            return FAILED
-        else:
-            registers[MODE] = _try_next_option(piece, state)
-    return UNFINISHED
