@@ -119,11 +119,11 @@ def write_offline_graphs(job: Json) -> Json:
 def _write_offline(dump: OfflineDump, out: Path) -> Types:
     """Write one graph with packed weights to a file; return the inferred types of its values.
 
-    With ``dump.in_pieces``, large operands are cut into pieces, which takes two sessions. A graph without such
-    operands is written by one session. Either way, nodes replace large constants of equal elements.
+    Large constants of equal elements are replaced by nodes that compute them. With ``dump.in_pieces``, large
+    operands are cut into pieces.
     """
     if dump.in_pieces:
-        types_with_pieces = _write_in_pieces(dump, out)
+        types_with_pieces = _write_in_pieces(dump, out)  # replaces constants too
         # None: there is nothing to cut, and `out` is not written yet.
         if types_with_pieces is not None:
             return types_with_pieces

@@ -111,7 +111,7 @@ def dump_whole_graph(
 
 
 def write_dump(session: SessionSpec, out: Path) -> None:
-    """Write the graph of a session, with its weights beside it and distinct names, so that it can be run.
+    """Write the graph that a session runs, after ONNX Runtime's optimization, and its weights beside it.
 
     Raises:
         RuntimeUnavailableError: the model does not load.
@@ -120,6 +120,7 @@ def write_dump(session: SessionSpec, out: Path) -> None:
     outcome = run_job(f"{_DUMP_JOBS}:write_whole_dump", job)
     outcome.require(_does_not_load(session.model))
     written = load_model(out)
+    # ONNX Runtime may define a name both in a graph and in its subgraph. It does not load such a file.
     distinct = with_distinct_names(written)
     if distinct is not written:
         out.write_bytes(distinct.SerializeToString())
@@ -186,19 +187,16 @@ def bound_shapes(
 ) -> RuntimeShapes:
     """Return the shapes of rank 1 or more after binding, in numbers and named dims of the inputs.
 
-    The runtime reports no dims both for a scalar and for an unknown rank. Such values are left out: a
-    tensor mistaken for a scalar would count as one element.
-
-    Dims with other names are unknown (None), because no user can bind them: the runtime repeats names
-    that an exporter invented for results, invents names itself, and reads ``seq-len`` as a difference
-    of two dims. The other dims of such a shape are kept: of a tensor in a blocked layout, only the
-    runtime knows the channels.
+    The runtime reports no dims both for a scalar and for an unknown rank. Such values are left out. Dims
+    with names that no input has are None: ``[batch, 64, out_h]`` becomes ``[batch, 64, None]``.
     """
     bindable = set(input_dims)
     bound = {}
     for name, (dtype, shape) in shapes.items():
         bound_dims = [bind_dim(dim, dims) for dim in shape]
-        if bound_dims:
+        if bound_dims:  # a tensor mistaken for a scalar would count as one element
+            # No user can bind a name that no input has: an exporter or the runtime invented it for a result, or the
+            # runtime has misread ``seq-len`` as a difference of two dims.
             known = (dim if symbols_of(dim) <= bindable else None for dim in bound_dims)
             bound[name] = (dtype, tuple(known))
     return bound

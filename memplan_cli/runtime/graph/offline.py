@@ -174,7 +174,7 @@ def _tidy_dump(dump: Path, original: ModelProto) -> None:
     model = with_distinct_names(load_model(dump))
     renumber_generated_names(model, original)
     drop_inferable_types(model)  # a session holds all declared types
-    # Raises an error if a change has broken a rule of ONNX that the file still keeps.
+    # The file is still as the runtime wrote it. An error is raised if this file is valid, and ``model`` is not.
     checked(model, lambda: load_model(dump), fed_like=original)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():

@@ -72,8 +72,8 @@ def _outputs_by_node(model: ModelProto) -> dict[str, tuple[str, ...]] | None:
 def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:
     """Return a graph with its main ops in the order in which a run executed them.
 
-    Node indices of an optimized graph are not in its dump, so an order by priority, which goes
-    by them, has to be recorded. None if names do not identify all nodes.
+    The execution order ``PRIORITY_BASED`` depends on node indices. A dump of an optimized graph does not have them,
+    so this order is read from a run. None if names do not identify all nodes.
     """
     body = graph.program.body
     ops = {op.name: op for op in body.ops}

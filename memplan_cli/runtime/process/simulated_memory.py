@@ -314,18 +314,15 @@ class SimulatedMemory:
         self._update_peak()
 
     def free(self, block: MemoryBlock) -> None:
-        """Free a block. Pages of a mapping are returned at once, those of the heap only if it shrinks.
-
-        A freed mapping also raises the size from which later requests get a mapping.
-        """
-        freed = block.pages.count() * PAGE  # what `touch` has counted for this block
-        self.live[block.purpose] -= freed
+        """Free a block. Pages of a mapping are returned at once, those of the heap only if it shrinks."""
+        written = block.pages.count() * PAGE
+        self.live[block.purpose] -= written  # even if the pages of the block stay resident
         if block.address is None:
-            self._mapping_bytes -= freed
-            self.heap.raise_threshold(block.size)
+            self._mapping_bytes -= written
+            self.heap.raise_threshold(block.size)  # the size from which requests get a mapping
             return
         self.heap.free(block.address)
-        self._release_heap(-(-self.heap.end // PAGE))
+        self._release_heap(self.heap.end // PAGE)  # the pages by which the heap has shrunk
 
     def add_objects(self, purpose: str, size: int) -> None:
         """Add the bytes of many small objects that are never freed."""

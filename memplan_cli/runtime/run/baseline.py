@@ -114,13 +114,13 @@ class Baseline:
     ) -> RunSpec:
         """Return a spec to run a model on inputs, as often and with the same measurements as the baseline.
 
-        Only the graph that ONNX Runtime makes of the model is not written.
-        A file that memplan wrote is opened by `memplan_cli.load`, and the original by ONNX Runtime, as users open
-        them. That changes the memory of the process, not the outputs.
+        Unlike in the baseline's run, the graph that ONNX Runtime makes of the model is not saved.
         """
-        is_written = model != self.path
+        # As users open files: `memplan_cli.load` opens those that memplan wrote, and ONNX Runtime the original. This
+        # changes the memory of the process, not the outputs.
+        is_written_by_memplan = model != self.path
         session = SessionSpec(
-            model, self.provider, settings, opened_by_memplan=is_written
+            model, self.provider, settings, opened_by_memplan=is_written_by_memplan
         ).deterministic()
         spec = self.record.spec
         return replace(

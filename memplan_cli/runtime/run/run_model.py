@@ -212,7 +212,8 @@ def process_of_run(
 ) -> ProcessBytes | None:
     """Return the memory of a new process that runs only this model, `MEASURED_RUNS` times.
 
-    None if the system does not report process memory.
+    ``caller`` tells whether the process still has the outputs of one run during the next run. None if the system
+    does not report process memory.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.

@@ -68,10 +68,10 @@ def first_that_runs(
     """Run a model with one input set after the other until one runs.
 
     Args:
-        model: the file; its weights are there.
-        input_sets: the input sets.
-        observed: a copy of the model in which the shapes of values are recorded with the set that
-            runs; None records no shapes.
+        model: the model's file; its external weights must exist.
+        input_sets: each with the specs of all inputs.
+        observed: a copy of the model with numbered nodes, which is run with that set to record the shapes of
+            values; None records no shapes.
     """
     if observed is not None and len(input_sets) == 1:
         # Only the copy is run. If it fails, `_with_shapes` returns the failure instead of this result.
@@ -149,22 +149,24 @@ def _with_shapes(
 
 
 def _largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
-    """Return dtype and largest shape of every value in the kernels of a run, by its id in the copy.
+    """Return dtype and shape of every value in the kernels of a run, by its id in the copy.
 
-    Values of dtypes without a fixed size, such as strings, are left out.
+    Each dim is the largest that the value had. Values of dtypes without a fixed size, such as strings, are left out.
     """
     shapes: dict[str, tuple[str, Shape]] = {}
     for kernel in kernels:
-        for ids, tensors in (
+        for value_ids, tensors in (
             (copy.reads.get(kernel.node), kernel.read),
             (copy.writes.get(kernel.node), kernel.wrote),
         ):
-            if ids is not None and len(ids) == len(tensors):
-                for name, (runtime_type, shape) in zip(ids, tensors, strict=True):
-                    earlier = shapes.get(name)
-                    largest = tuple(shape) if earlier is None else _largest(earlier[1], shape)
-                    shapes[name] = (dtype_of(runtime_type), largest)
-    return {name: (dtype, shape) for name, (dtype, shape) in shapes.items() if dtype in BITS}
+            # A kernel does not list weights that were freed: it is unknown then which tensor is which value.
+            if value_ids is None or len(value_ids) != len(tensors):
+                continue
+            for value_id, (runtime_type, shape) in zip(value_ids, tensors, strict=True):
+                earlier = shapes.get(value_id)
+                largest = tuple(shape) if earlier is None else _largest(earlier[1], shape)
+                shapes[value_id] = (dtype_of(runtime_type), largest)
+    return {key: (dtype, shape) for key, (dtype, shape) in shapes.items() if dtype in BITS}
 
 
 def _largest(first: Shape, second: Sequence[int]) -> Shape:

@@ -108,7 +108,7 @@ def is_slower_unoptimized(
 ) -> bool:
     """Return whether ``written`` is estimated to run slower than ``optimized``, which ONNX Runtime makes of it.
 
-    It does if optimization would save over 5 % of its work, or would speed up its convolutions.
+    True if optimization would save over 5 % of the work of ``written``, or would speed up convolutions.
     """
     if any(op.domain == NCHWC for _, op in walk(optimized.program.body)):
         return True  # blocked layouts make convolutions up to three times faster

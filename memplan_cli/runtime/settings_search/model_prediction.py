@@ -73,14 +73,15 @@ def executed_or_observed_graph(
 ) -> ExecutedGraph:
     """Return the graph that a session of a model executes.
 
-    If the process could not be predicted from it, the model is run once, unless the conditions forbid
-    that; sizes that depend on data are then those of that run.
+    Sizes that depend on data are recorded in one run of the model, if the memory of the process cannot be predicted
+    without them. If the conditions forbid runs, such sizes stay unknown.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load or run.
     """
     executed = executed_graph(path, settings, conditions.dims)
-    if not conditions.may_run or not prediction_obstacle(executed, settings):
+    is_sufficient = not prediction_obstacle(executed, settings)
+    if is_sufficient or not conditions.may_run:
         return executed
     return observed_graph(path, settings, conditions, executed)
 

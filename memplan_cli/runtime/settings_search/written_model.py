@@ -181,20 +181,19 @@ class Prediction:
         return self.file_graph() if settings.is_unoptimized else self.optimized_graph()
 
     def file_graph(self) -> ExecutedGraph:
-        """Return the graph of the written file, which a session without optimization runs.
-
-        A file that was optimized offline was written from the graph that the original's run executed. What is known
-        of that graph holds for the file too: the sizes and iteration counts that the run has shown, and the shapes by
-        which ONNX Runtime plans memory. Equal values have equal ids in both, which follow from their names.
-        """
+        """Return the graph of the written file, which a session without optimization runs."""
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.optimized_offline:
             return file
+        # The file was written from the graph that the original's run executed, and values in both have the same
+        # ids. So sizes and iteration counts of that run, and shapes by which ONNX Runtime plans, hold for the file.
         executed = self.original.executed
-        known = executed.planner_shapes
-        shapes = {var: shape for var, shape in known.items() if var in self._program.vars}
-        return replace(file, observed=executed.observed, planner_shapes=shapes)
+        variables = self._program.vars
+        planner_shapes = {
+            var: shape for var, shape in executed.planner_shapes.items() if var in variables
+        }
+        return replace(file, observed=executed.observed, planner_shapes=planner_shapes)
 
     def optimized_graph(self) -> ExecutedGraph:
         """Return the predicted graph that ONNX Runtime's optimization makes of the file."""
@@ -270,19 +269,17 @@ class Prediction:
     def unoptimized_choice(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimization."""
         executed = self.file_graph()
-        # Bytes that kernels request besides their outputs were measured in a run of the original: in the one
-        # without optimization, if there was one. For nodes that this run did not have, they follow from rules.
-        unoptimized = self.baseline.unoptimized
-        measured = (
-            self.baseline.record.workspace if unoptimized is None else unoptimized.workspace
-        )
-        workspace = {**totals_by_rule(executed.program, executed.dims), **(measured or {})}
+        # Bytes that the kernel of each node requests besides its outputs: as measured in a run of the original, if
+        # the run had that node, else by rule. A run without optimization has the nodes of the file.
+        run_of_original = self.baseline.unoptimized or self.baseline.record
+        measured = run_of_original.workspace or {}
+        workspace = {**totals_by_rule(executed.program, executed.dims), **measured}
         base = settings_for_sizes(
             self.written.unoptimized_settings, self.baseline.binding.assumed
         )
         if self.written.may_keep_budget:
-            # A session with a memory pattern holds one block for all tensors of a run, which may be larger than the
-            # budget (docs/decisions/0042-memory-pattern.md).
+            # The plan keeps live tensors within a budget. With a memory pattern, a session holds one block for all
+            # tensors of a run, which may be larger than the budget (docs/decisions/0042-memory-pattern.md).
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 

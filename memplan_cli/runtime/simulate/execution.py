@@ -163,17 +163,15 @@ class RunSimulator:
     def pattern_key(self, block: Block) -> int | None:
         """Return the key by which ONNX Runtime finds the memory pattern of a block.
 
-        It is the exclusive or of the dims of all feeds. Here it is only compared with other keys of the
-        same block. So feeds whose dims never change (those not in ``keys``) count as 0.
-
-        Returns:
-            None if the block has no pattern, because a feed is no tensor. A captured weight is no tensor
-            either when it has been freed, after its kernels had packed it (measured).
+        The key is the exclusive or of the dims of all feeds. None if a feed is no tensor: such a block has no pattern.
         """
-        feeds = (*block.inputs, *captures(block)) if block.path else block.inputs
+        captured = captures(block) if block.path else ()  # weights of the main graph: no feeds
+        feeds = (*block.inputs, *captured)
         types, packed = self.model.program.vars, self.model.packed
+        # A captured weight in ``packed`` was freed after kernels had packed it, so its feed is no tensor (measured).
         if any(not is_tensor(types[var]) or var in packed for var in feeds):
             return None
+        # Keys are only compared within one block, so feeds whose dims never change (not in ``keys``) may count as 0.
         return reduce(xor, (self.keys.get(var, 0) for var in feeds), 0)
 
 

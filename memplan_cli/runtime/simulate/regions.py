@@ -138,15 +138,14 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
             break
         choice = _held_by(trace, one_region(size), limit=best.held)
         best = min(best, choice, key=lambda choice: choice.held)
-    return _best_of_several_regions(trace, best.held) or best
+    return _arena_of_several_regions(trace, best.held) or best
 
 
-def _best_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice | None:
+def _arena_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice | None:
     """Return an arena of two or three regions that holds less than ``held`` bytes; None if none is found.
 
-    The trace is run twice. Totals of regions are tried in ascending order, and the first arena is returned that
-    serves both runs without a further region. A later total might hold up to two chunks less, because the sizes of
-    regions are rounded up.
+    Totals of regions are tried in ascending order, and the first arena that two runs do not grow is returned. A later
+    total might hold up to two chunks less, because the sizes of regions are rounded up.
     """
     first_sizes = _first_region_sizes(trace)
     candidates = (
@@ -157,9 +156,9 @@ def _best_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice |
     )
     for total, arena in islice(candidates, _trials(trace, _MAX_SEVERAL_REGIONS_TRIALS)):
         # Rounded up, the two or three regions have at most two chunks more than the total. An arena that holds
-        # more has grown by a further region.
+        # more after two runs has grown by a further region.
         limit = min(total + 2 * CHUNK, held - 1)
-        choice = _held_by(trace, arena, limit)
+        choice = _held_by(trace, arena, limit)  # above the limit, the simulation has stopped
         if choice.held <= limit:
             return choice
     return None

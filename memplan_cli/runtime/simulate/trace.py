@@ -112,15 +112,15 @@ class AllocationTrace:
 def with_kept_outputs(runs: Sequence[AllocationTrace]) -> AllocationTrace:
     """Return consecutive runs as one trace, in which the outputs of a run are freed after the next run.
 
-    So they are in a loop over ``outputs = session.run(...)``: the arrays of outputs lie in the arena, and the
-    name keeps the last ones until the next run has returned.
+    In a loop over ``outputs = session.run(...)``, the variable keeps the outputs of a run, which lie in the arena,
+    until the next run has returned.
     """
     sizes: list[int] = []
     steps: list[TraceStep] = []
-    output_frees: list[TraceStep] = []  # of the run before: the last steps of each run
+    output_frees: list[TraceStep] = []  # of the previous run
     for run in runs:
         own = [step._replace(allocation=step.allocation + len(sizes)) for step in run.steps]
-        end = len(own) - run.outputs
+        end = len(own) - run.outputs  # the steps from here on free the outputs of this run
         steps += [*own[:end], *output_frees]
         output_frees = own[end:]
         sizes += run.sizes
@@ -131,8 +131,7 @@ def with_copied_inputs(run: AllocationTrace, sizes: Iterable[int]) -> Allocation
     """Return a run with copies of its inputs, of ``sizes`` bytes each, that live as long as the run.
 
     A session on another device copies its inputs into the arena of the device before the first node
-    (core/framework/utils.cc, ``BatchOrCopyMLValue``). It also copies its outputs to the host, so that
-    none stays in the arena after the run: `AllocationTrace.outputs` is 0.
+    (core/framework/utils.cc, ``BatchOrCopyMLValue``). It also copies its outputs to the host.
     """
     recorder = TraceRecorder()
     copies = [recorder.allocate(size) for size in sizes]
@@ -142,7 +141,9 @@ def with_copied_inputs(run: AllocationTrace, sizes: Iterable[int]) -> Allocation
     frees = recorder.trace().steps[len(allocated.steps) :]
     # The allocations of the run are numbered after the copies.
     own = (step._replace(allocation=step.allocation + len(copies)) for step in run.steps)
-    return AllocationTrace((*allocated.sizes, *run.sizes), (*allocated.steps, *own, *frees))
+    steps = (*allocated.steps, *own, *frees)
+    # The run's own steps free its outputs, of which a caller keeps only the copies on the host.
+    return AllocationTrace((*allocated.sizes, *run.sizes), steps, outputs=0)
 
 
 def _peak(steps: Sequence[TraceStep], sizes: Sequence[int]) -> int:
@@ -187,7 +188,7 @@ class TraceRecorder:
         """Record the free of an allocation, after which the next kernel begins. One of no bytes has no step."""
         self.live -= self._sizes[index]
         if self._sizes[index]:
-            self._steps.append(TraceStep(0, index))
+            self._steps.append(_free_step(index))
         self._kernel_start = len(self._steps)
 
     def end_kernel(self, op: Op) -> None:
@@ -198,14 +199,14 @@ class TraceRecorder:
         """
         self.peak = max(self.peak, self.live)
         sizes = self.workspace.get(node_key(op), ())
-        # Requests of 0 bytes have an index in ``_sizes``, but no steps: a step of 0 chunks is a free.
-        indexed_sizes = enumerate(sizes, start=len(self._sizes))
-        allocations = [_allocation_step(size, index) for index, size in indexed_sizes if size]
+        # A request of 0 bytes has an index in ``_sizes`` too, but no steps.
+        indices = [index for index, size in enumerate(sizes, len(self._sizes)) if size]
         self._sizes += sizes
         is_first = op.type in PROFILE.workspace_first
         position = self._kernel_start if is_first else len(self._steps)
+        allocations = [_allocation_step(self._sizes[index], index) for index in indices]
         self._steps[position:position] = allocations
-        self._steps += [TraceStep(0, step.allocation) for step in reversed(allocations)]
+        self._steps += [_free_step(index) for index in reversed(indices)]
         self._kernel_start = len(self._steps)
 
     def trace(self, outputs: Iterable[int] = ()) -> AllocationTrace:
@@ -219,3 +220,8 @@ class TraceRecorder:
 def _allocation_step(size: int, index: int) -> TraceStep:
     """Return the step that allocates ``size`` bytes, in chunks that hold them."""
     return TraceStep(-(-size // CHUNK), index)
+
+
+def _free_step(index: int) -> TraceStep:
+    """Return the step that frees an allocation."""
+    return TraceStep(0, index)

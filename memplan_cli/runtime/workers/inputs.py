@@ -55,8 +55,8 @@ class PreparedInputs:
         largest_specs = {spec.name: spec for spec in specs}
         values = draw_all(largest_specs.values())
         self.largest = list(values.values())
-        # The values of which smaller ones are a prefix. The specs of all sizes of an input differ in their shapes
-        # alone, so the key of its value is its spec without the shape.
+        # Key: the spec of an input without its shape, which is equal for all sizes. Value: the elements of the
+        # largest size, flat; a smaller size consists of the first elements.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()

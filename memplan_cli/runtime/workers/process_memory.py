@@ -115,9 +115,10 @@ def bytes_beyond(
     after: Resident | None,
     device: int | None = None,
 ) -> ProcessBytes | None:
-    """Return the bytes of a process beyond those before its session; None if one is unknown.
+    """Return the bytes of a process beyond those before its session; None if a reading is missing.
 
-    ``loaded`` is read when the session has been created, ``after`` after its first runs.
+    ``loaded`` is read when the session has been created, ``after`` after its first runs. ``device`` are bytes that
+    the session took on devices, None if unknown.
     """
     if before is None or loaded is None or after is None:
         return None
@@ -369,20 +370,20 @@ class SessionMeter:
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
         """Return the bytes that the session took; None if the system does not provide them.
 
-        A profiled session keeps its node events in memory. These bytes, by which the heap grows more than the arena,
-        are subtracted. ``held`` are the bytes of the arena in each run, in order; empty without a profile.
+        The bytes of node events, which a profiled session keeps in memory, are subtracted. ``held`` are the bytes of
+        the arena in each run, in order; empty without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
         total = bytes_beyond(self.before, self._loaded, last, device)
         if total is None or self.before is None or not self._after_runs:
             return total
-        profile_bytes = self._resident_profile_bytes(held)
+        profile_bytes = self._resident_profile_bytes(held)  # by run; 0 without a profile
         sizes_and_profiles = zip(self._run_peaks, profile_bytes, strict=True)
         peak = max(size - profile for size, profile in sizes_and_profiles)
         return ProcessBytes(
             load=total.load,  # there was no profile yet
-            # If the first peak is that of the load, before any profile, too much has been subtracted.
+            # The first peak may be that of the load, when there was no profile: then too much has been subtracted.
             run=max(peak - self.before.now, total.load),
             private=max(total.private - profile_bytes[-1], 0),  # read after the last run
             file=total.file,
