@@ -159,9 +159,10 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     report, unbound_inputs = plan.report, free_inputs(plan.report)
     values = {name: dim.value for name, dim in report.bindings.items()}  # also assumed ones
     unbound_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
+    # A size with symbols is a multiple of a unit, such as "batch*length".
     symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
     may_run = plan.settings.get("run", True)
-    if unbound_inputs:  # with dims that the user has not bound
+    if unbound_inputs:  # inputs with dims that the user has not bound
         has_unknown_symbol = not unbound_symbols <= values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
         has_symbolic_size = bool(symbols_in_sizes) and not may_run  # a run would tell them

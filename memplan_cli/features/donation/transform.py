@@ -95,20 +95,21 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
 
 
 def _is_too_costly(result: Donations, candidate: Candidate, task: PlanningTask) -> bool:
-    """Whether the order of donations takes more memory than they save, or breaks the budget.
+    """Whether the order of ops that donations require costs more bytes than they save, or breaks the budget.
 
-    A budget that the candidate misses already does not count.
+    A budget that the candidate exceeds already does not count.
     """
     planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
-    # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
-    peak_of = planned_vars.resident.live_peak
-    before, peak = peak_of(candidate.program), peak_of(result.program)
+    # A runtime allocates graph outputs, though a plan may leave them out: `resident` includes them.
+    live_peak = planned_vars.resident.live_peak
+    before = live_peak(candidate.program)
+    after = live_peak(result.program)  # in the order that the donations require
     # The budget in bytes: `recompute.budget` if values are recomputed, else `settings.budget`, unless
     # that is a share of the peak.
     budget = candidate.recompute.budget or task.settings.budget
-    if isinstance(budget, int) and before <= budget < peak:
+    if isinstance(budget, int) and before <= budget < after:
         return True
-    return peak - before > _saved_bytes(candidate.program, result.pairs)
+    return after - before > _saved_bytes(candidate.program, result.pairs)
 
 
 def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:

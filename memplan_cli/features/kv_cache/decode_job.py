@@ -134,10 +134,10 @@ class _OriginalLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session of the original for a job of `run`, and find inputs with which steps run.
+        """Create the session of the original, and find out by trial runs which steps it can run.
 
-        Trials show by which rules the lengths of dims follow from the past and new entries of a step and
-        whether a step can add several entries (`_find_rules`), and whether caches can be empty (`_start`).
+        A step reads the past entries of the caches and adds new ones. ``job`` has the ``caches``, the
+        ``lengths``, that is the requested numbers of new entries of the steps, and the user's ``inputs`` and ``dims``.
 
         Raises:
             RuntimeUnavailableError: no step runs.
@@ -149,10 +149,11 @@ class _OriginalLoop:
         self.names = [output.name for output in self.session.get_outputs()]
         self.shapes_of_steps: list[dict[str, list[int]]] = []  # of each step's inputs, by name
         self.growth_of_steps: list[int] = []  # the entries that each step added to the caches
+        # Trial runs: how does each dim follow from the numbers of past and new entries?
         self.rules, takes_several_entries = self._find_rules()
         requested: list[int] = job["lengths"]
         lengths = requested if takes_several_entries else [1] * len(requested)
-        # The number of entries in the caches, and the caches.
+        # A trial run: can the first step begin with empty caches (position 0)?
         self.position, self.state = self._start(new_entries=lengths[0])
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
 
@@ -249,20 +250,18 @@ class _OriginalLoop:
         return {cache.input: self.state[cache.input] for cache in self.caches.growing}
 
     def observations(self) -> Json:
-        """Return how steps are fed, and how many entries of the growing caches they added.
-
-        Returns:
-            ``rules``: how the value of each dim follows from past and new entries; ``start``: entries before
-            the first step; ``lengths``: new entries that each step was asked to add; ``steps``: by how many
-            entries the caches grew in each; ``tokens``: `_token_axis` as ``[[input, axis]]``, or empty.
-        """
-        tokens = self._token_axis()
+        """Return what the loop of the written model needs to repeat these steps, and how the caches grew."""
+        token_axis = self._token_axis()
         return {
+            # How the value of each dim follows from the numbers of past and new entries.
             "rules": self.rules,
+            # Entries in the caches before the first step.
             "start": self.position - sum(self.growth_of_steps),
+            # By how many entries the caches grew in each step, and how many it was asked to add.
             "steps": self.growth_of_steps,
             "lengths": self.lengths,
-            "tokens": [list(tokens)] if tokens else [],
+            # The input of tokens and its axis along which they lie, in a list; empty if there is none.
+            "tokens": [list(token_axis)] if token_axis else [],
         }
 
     def _token_axis(self) -> tuple[str, int] | None:
@@ -406,19 +405,20 @@ class _StepInputs:
         seed: int = 0,
         without: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Return random inputs of a step, by name; inputs in ``without`` are left out.
+        """Return the inputs of a step by name, random or the user's; inputs in ``without`` are left out.
 
         The caches hold ``past`` entries before the step, which adds ``new`` ones. ``rules`` say how the
         dims follow from these two numbers.
         """
-        defaults = self._feeder.specs(self.dim_values(rules, past, new))
-        specs = [self._spec_in_step(spec) for spec in defaults if spec.name not in without]
+        random_specs = self._feeder.specs(self.dim_values(rules, past, new))
+        # Some inputs get the user's value, or ones, in place of random numbers.
+        specs = [self._adapted(spec) for spec in random_specs if spec.name not in without]
         return draw_all(specs, seed=seed)
 
-    def _spec_in_step(self, spec: FeedSpec) -> FeedSpec:
-        """Return how an input is drawn in a step: by ``spec``, with two exceptions.
+    def _adapted(self, spec: FeedSpec) -> FeedSpec:
+        """Return the user's value for a random input, if its shape fits, or ones for a mask that needs them.
 
-        The user's value is taken if its shape fits. Else a mask is all ones if `masks_must_be_ones`.
+        Returns ``spec`` itself for any other input.
         """
         user_spec = self._user_specs.get(spec.name)
         if user_spec is not None and user_spec.shape == spec.shape:

@@ -71,18 +71,19 @@ def without_repeated_heads(model: ModelProto) -> ModelProto:
 def _repeats(
     model: ModelProto, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> Iterator[_Repeat]:
-    """Yield the repetitions of heads that read the valid part of a cache.
+    """Yield the places where each key or value head of a cache is repeated, for a group of query heads.
 
-    The valid part is a Slice of a graph output. A repetition begins with an Unsqueeze that adds an axis
-    behind that of the heads. The axes of Unsqueeze are an input, as the model has opset 24 or later.
+    Such nodes follow each other: Slice, Unsqueeze, Expand, Reshape. The Slice cuts the valid part from the
+    cache, a graph output. `_repeat_after` checks the nodes behind the Unsqueeze.
     """
-    new_axes = (_HEADS + 1,)
-    heads_of_output = _heads_of_outputs(model)
+    new_axes = (_HEADS + 1,)  # of the Unsqueeze: the axis behind that of the heads
+    head_counts = _heads_of_outputs(model)
     for node in index.nodes:
-        if node.op_type != "Slice" or node.input[0] not in heads_of_output:
+        if node.op_type != "Slice" or node.input[0] not in head_counts:
             continue
-        heads = heads_of_output[node.input[0]]
+        heads = head_counts[node.input[0]]
         for reader in readers.get(node.output[0], ()):
+            # In the opsets here, 24 or later, the axes of an Unsqueeze are its input 1.
             if (
                 reader.op_type != "Unsqueeze"
                 or index.constants.get(reader.input[1]) != new_axes
@@ -195,6 +196,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         grouped = _add_grouped_product(edit, repeat)
         last = repeat.product if repeat.scale is None else repeat.scale
         output, query_heads = last.output[0], repeat.heads * repeat.times
+        # From [B, heads, times, ..] back to [B, heads * times, ..]; ``rank`` is that of ``grouped``.
         _add_reshape(edit, grouped, (query_heads,), rank=_RANK + 1, result=output)
         replaced |= {repeat.product.output[0], output}
     # The added nodes are not in the graph yet: `set_nodes` puts them in order, and drops unused ones.

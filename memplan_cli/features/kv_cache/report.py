@@ -64,19 +64,19 @@ def kv_cache_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 
 def _step_memory(report: Report) -> Iterator[doc.Paragraph]:
-    """Yield the memory of one decoding step, of the original and of the written model.
+    """Yield the bytes of the decoding step that fills the caches, in the original and in the written model.
 
-    Nothing is yielded if a size of either is unknown.
+    Nothing is yielded if one of these sizes is unknown.
     """
-    before, memory = report.caches.before, report.memory
-    if before is None or memory.inputs is None:
+    original, memory = report.caches.before, report.memory  # (inputs, outputs, planned)
+    if original is None or memory.inputs is None:
         return
     if memory.outputs is None or memory.planned is None:
         return
     # Each cache is an output in the buffer of its input, and counts as an input only.
-    after = memory.inputs, memory.outputs - report.caches.bytes, memory.planned
+    written = memory.inputs, memory.outputs - report.caches.bytes, memory.planned
     yield doc.Paragraph(
-        f"the step that fills them: {_sum(before)} before, {_sum(after)} now "
+        f"the step that fills them: {_sum(original)} before, {_sum(written)} now "
         "(inputs + outputs + planned)"
     )
 

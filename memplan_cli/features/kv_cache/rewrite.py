@@ -331,7 +331,7 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
 
         original   present = round(Concat(widen(past), new))
         rewritten  present = TensorScatter(past, round(new))
-                   round(Concat(widen(valid part of past), new)), for the consumers of Concat and present
+                   present.valid = round(Concat(widen(valid part of past), new))
 
     ``widen`` and ``round`` are the paths before and behind the Concat: Casts, and maybe Transposes.
     """
@@ -339,14 +339,14 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
     new = _new_entries(edit, cache)
     for node_index in cache.after:  # a copy of the path ``round``, for the new entries
         node = index.nodes[node_index]
-        copy = with_values(node, node.name, [new], [edit.fresh(f"{cache.output}.new")])
-        copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
-        edit.new_nodes.append(copy)
-        new = copy.output[0]
+        output = edit.fresh(f"{cache.output}.new")
+        name = edit.fresh(f"{output}/{node.op_type}")
+        edit.new_nodes.append(with_values(node, name, [new], [output]))
+        new = output
     edit.declare_buffers(cache)
     edit.add_scatter(cache, new)
     edit.redirect_past(cache)  # ``widen`` reads the valid part
-    edit.rename_present(cache)  # the result of ``round`` gets another name than the buffer
+    edit.rename_present(cache)  # consumers of present read ``present.valid``
 
 
 def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:

@@ -127,9 +127,9 @@ class _Segments:
         self._kept = self._find_kept()
 
     def _find_kept(self) -> frozenset[ValueNumber]:
-        """Return the values that are not dropped (`_kept`)."""
+        """Return the values that stay in memory (`_kept`), for one of three reasons."""
         values = self._values
-        # A checkpoint that is a graph output is no value.
+        # `value_of` lacks graph outputs, which are never dropped.
         checkpoints = {
             values.value_of[var] for var in self._checkpoints if var in values.value_of
         }
@@ -137,8 +137,8 @@ class _Segments:
             value
             for value, accesses in enumerate(values.accesses)
             if value in checkpoints
-            or not values.can_recompute(value)
-            or self._crosses_segments(accesses)
+            or not values.can_recompute(value)  # such as random numbers
+            or self._crosses_segments(accesses)  # made in one segment, read in a later one
         )
 
     def _segment(self, place: Place) -> int:
@@ -156,8 +156,8 @@ class _Segments:
     def recomputed_at(self) -> list[set[Place]]:
         """Return for each value the places (indices of ops) at which it is computed again: one, or none.
 
-        Most values that only one segment of the forward part uses are dropped at its end. Those that the backward
-        part needs are all computed again at one place: the first backward op that reads any of them.
+        Values that only one segment of the forward part uses are dropped at its end. All values of a segment that
+        the backward part needs again are computed at one place: the first backward op that reads any of them.
         """
         values = self._values
         # For each segment, its dropped values, each with the place where the backward part first reads it.
@@ -172,7 +172,7 @@ class _Segments:
         recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
         for reads in first_reads.values():
             place = min(reads.values())
-            # To compute these values, other dropped values may be needed, all of the same segment.
+            # The dropped inputs are of the same segment, so no value gets a second place.
             for value in self._with_dropped_inputs(reads):
                 recomputed_at[value].add(place)
         return recomputed_at

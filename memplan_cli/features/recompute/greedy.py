@@ -231,7 +231,7 @@ class GreedyChooser:
         """Begin with nothing to choose from; `run` drops values in ``schedule`` to fit ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0  # `run` sets and lowers it
+        self.price = 0.0  # bytes of gain that one unit of work is worth; `run` sets the price, and lowers it
         places = len(schedule.live)
         # For each place, the bytes that are needed only while copies run there. The copies run one after
         # the other, so this is the maximum of theirs, not the sum.
@@ -338,9 +338,9 @@ class GreedyChooser:
         # `_add_inputs` lowers `candidate.gain` by inputs that are kept for longer, and sets `transient_bytes`.
         if not self._add_inputs(candidate):
             return None
-        # Now the gain is lowered by the bytes that are needed only while the copies run, at the end of the gap.
+        # The transient bytes are live while the copies run, at the end of the gap. Candidates that were taken have
+        # copies there too, which run before or after: only bytes beyond theirs lower the gain.
         place = gap.end
-        # Copies of other candidates that run there run before or after, so only bytes beyond theirs are new.
         added_bytes = max(candidate.transient_bytes - self._transient_bytes[place], 0)
         candidate.gain -= self._added_excess(place, place + 1, added_bytes)
         return candidate if candidate.gain > 0 else None

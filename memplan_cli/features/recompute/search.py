@@ -234,17 +234,16 @@ class _Search:
         return self._best_order(replace(self._resident_vars, sizes=sizes), _LIGHT_ORDER_WORK)
 
     def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
-        """Whether a value is likely to be dropped, given the places where it is accessed.
+        """Whether dropping a value between two accesses, and recomputing it for the second, is likely to pay off.
 
-        In a training step: the forward part makes it and the backward part reads it. Else: two
-        successive accesses are at least 1 / `_LONG_GAP` of the program apart.
+        ``accesses`` are the indices of the ops that make the value (the first access) and read it.
         """
         ops = self._program.body.ops
-        if not self._phases.has_backward:
-            min_gap = max(len(ops) // _LONG_GAP, 2)
-            return max(map(sub, accesses[1:], accesses), default=0) >= min_gap
-        phases = [self._phases.phase(ops[place]) for place in accesses]
-        return phases[0] == "forward" and "backward" in phases
+        if self._phases.has_backward:  # a training step
+            phases = [self._phases.phase(ops[index]) for index in accesses]
+            return phases[0] == "forward" and "backward" in phases
+        gaps = map(sub, accesses[1:], accesses)  # none if no op reads the value
+        return max(gaps, default=0) >= max(len(ops) // _LONG_GAP, 2)
 
     def _best_order(self, planned_vars: PlannedVars, work: int = DEFAULT_WORK) -> Program:
         """Return the program in the best order that ``work`` search steps find."""

@@ -146,21 +146,20 @@ class Solver:
     def _change_to_fit(self, schedule: DropSchedule, budget: int, rounds: int) -> list[Trial]:
         """Change a schedule in place until its program meets a budget; return the programs tried, in order.
 
-        Each round drops further values by estimates, writes the program and measures it. Once the budget is
-        met, values for which the measured bytes leave room are kept again. The search ends after ``rounds``
-        programs, or if dropping another value does not help.
+        Values are dropped by estimated bytes until the measured peak of the written program meets the budget.
+        Then values for which there is room are kept again. At most ``rounds`` programs are written.
         """
         trials: list[Trial] = []
         while len(trials) < rounds:
-            # `run`, `keep_again` and `_write` change the schedule. The first two return by how many values.
-            dropped = GreedyChooser(schedule, budget).run()
-            trials.append(self._write(schedule))  # `_write` sets the measured bytes
-            if trials[-1].peak > budget and not dropped:
-                break
-            # If too many values were kept again, the outer loop drops some of them again.
+            dropped_count = GreedyChooser(schedule, budget).run()
+            trials.append(self._write(schedule))  # measures the bytes in the schedule
+            if trials[-1].peak > budget and not dropped_count:
+                return trials  # no drop helps any more
+            # If too many values are kept again, the peak exceeds the budget: the outer loop drops some of them.
             while trials[-1].peak <= budget and len(trials) < rounds:
-                if not schedule.keep_again(budget):
-                    return trials
+                kept_count = schedule.keep_again(budget)
+                if not kept_count:
+                    return trials  # the budget is met, and there is no room for another value
                 trials.append(self._write(schedule))
         return trials
 

@@ -163,10 +163,10 @@ def _sample_by_runs(service: Service) -> SampledSizes:
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
         session = SessionSpec(service.model, CPU, service.base)
-        # `binding.dims` has no dims with bounds. They stay symbols, so one dump serves all sizes.
+        # One dump serves all sizes: `binding.dims` lacks the dims with bounds, so these stay symbols.
         dumped = dump_whole_graph(session, dump, service.binding.dims)
         specs = service.specs(points)
-        # Of the conditions, only the provider and time limit are used, which are the same at all sizes.
+        # Only the provider and time limit in the conditions are used. These are the same at all sizes.
         conditions = service.conditions(points[0])
         runs = observe_many(dump, dumped.program, specs, conditions, str(service.model))
     graph_at = {

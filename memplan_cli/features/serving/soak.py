@@ -218,10 +218,9 @@ def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
 def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings:
     """Return settings for which the arena holds no more than its bound when requests are served.
 
-    The bound is the size of the arena's only region. A request may not fit into the predicted size, as the
-    order in which a kernel allocates workspace and outputs is unknown before a run. So larger regions are
-    run too, by rising size (`enlarged_candidates`), until the arena stays within one. If it never does,
-    settings without a bound are returned (`ServingSettings.unbounded`).
+    The bound is the size of the arena's only region. It was predicted, and a request may need more, as the
+    order in which a kernel allocates workspace and outputs is unknown before a run. So the predicted size
+    and larger ones are tried in runs. If the arena outgrows all of them, the result has no bound.
     """
     if serving.chosen.bound is None:
         return serving
@@ -230,27 +229,26 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
     # The extreme sizes are served first, and again after others, in the opposite order.
     sizes = (*extremes, *drawn, *reversed(extremes))
     sequence = RequestSequence(sizes, _CONFIRMING_SECONDS)
-    for enlarged in enlarged_candidates(serving):
-        (run,) = serve(service, sequence, {CHOSEN: enlarged.chosen.settings})
-        # If the arena cannot be read, the prediction stands.
-        if run.held is None or run.held <= (enlarged.chosen.bound or 0):
-            return enlarged
+    for candidate in enlarged_candidates(serving):  # from the smallest region to the largest
+        (run,) = serve(service, sequence, {CHOSEN: candidate.chosen.settings})
+        region_bytes = candidate.chosen.held
+        # If the arena cannot be read (None), the prediction stands.
+        if run.held is None or run.held <= region_bytes:
+            return candidate
     return serving.unbounded()
 
 
 def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
-    """Return settings to try in a run, by rising size of the arena's only region.
+    """Return settings to try in a run: each candidate whose arena is one region, at its predicted size and larger.
 
-    Each candidate with such a region is tried at its predicted size and at larger ones. The sizes of all
-    candidates are sorted together: in a run, the candidate with the smaller predicted region may need the
-    larger one.
+    They are sorted by the size of the region, so the first settings that suffice hold the fewest bytes.
     """
-    # Only an arena with one region has a bound: it holds this region.
+    # A bound is the size of an arena's only region; other candidates have none.
     with_region = [item for item in serving.candidates if item.bound is not None]
     enlarged = [
         replace(serving, chosen=candidate).with_larger_region(factor)
         for candidate in with_region
-        for factor in _ENLARGEMENTS
+        for factor in _ENLARGEMENTS  # the first is 1: the predicted size
     ]
     return sorted(enlarged, key=lambda settings: settings.chosen.held)  # the region's bytes
 

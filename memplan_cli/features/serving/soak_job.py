@@ -123,7 +123,7 @@ class _MemorySampler:
 
 
 class _ArenaReader:
-    """Reads the bytes that the arena of the process holds, by a session of one op that shares it.
+    """Reads the bytes that the arena of the process holds, by a session of one op that uses this arena too.
 
     Only the profile of a session has these bytes, and a profile of the model would be long. So a model of
     one op is run between requests, and its profile is read at the end. An arena that belongs to one
@@ -131,13 +131,13 @@ class _ArenaReader:
     """
 
     def __init__(self, spec: SessionSpec, folder: Path) -> None:
-        """Create the session of one op, whose profile, in ``folder``, shows the bytes of the shared arena.
+        """Create a session of one op in the arena of the process, if the model's session uses that arena.
 
-        ``spec`` is that of the model's session. No session of one op is created unless the model's
-        session uses the arena of the process.
+        The profile of the session of one op goes to ``folder``. ``spec`` is that of the model's session.
         """
         self._session: Any = None
-        # With options of the arena, `make_session` registers an arena of the process and uses it.
+        # A session on the CPU with arena settings uses the arena of the process (see `make_session`), others an
+        # arena of their own.
         model_uses_process_arena = spec.settings.arena and spec.provider == CPU
         if model_uses_process_arena:
             profiled = RuntimeSettings(

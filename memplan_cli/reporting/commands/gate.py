@@ -302,13 +302,16 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
 def metrics_to_record(
     snapshot: Snapshot, rules: Rules, earlier: Snapshot | None = None
 ) -> tuple[str, ...]:
-    """Return the metrics that a model's new entry in the baseline lists as checked; ``earlier`` is its present one."""
-    # What a user chose is listed even if the snapshot lacks it: `metric_value` then raises an error.
+    """Return the names of the metrics to be checked, for a model's new entry in the baseline.
+
+    ``earlier`` is the entry that the new one replaces.
+    """
+    # The user's metrics are listed even if the snapshot lacks one: `metric_value` then raises an error.
     if rules.metrics:
         return rules.metrics
     if earlier is not None and earlier.checked:
         return earlier.checked
-    # Of the defaults only known ones are listed: a process cannot always be predicted.
+    # The default metrics are listed if they are known: a process cannot always be predicted.
     return tuple(name for name in DEFAULT_METRICS if name in snapshot.metrics)
 
 

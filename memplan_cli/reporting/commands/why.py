@@ -297,16 +297,13 @@ def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
 
 
 def _later_tensors(plan: Plan, occupancy: Occupancy) -> list[str]:
-    """Return the tensors that use some of an occupancy's bytes after it, in order of time.
-
-    An occupancy is the use of one range of bytes by a tensor and its aliases.
-    """
+    """Return the tensors that later use some of the bytes of a tensor and its aliases, in order of time."""
     low, high = occupancy.tensor.offset, occupancy.tensor.offset + occupancy.bytes
     return [
         tensor.id
         for tensor in sorted(plan.tensors, key=lambda tensor: (tensor.first, tensor.id))
         if tensor.arena == occupancy.tensor.arena
-        and tensor.first >= occupancy.last
+        and tensor.first >= occupancy.last  # ``last`` is exclusive
         and tensor.offset < high
         and low < tensor.offset + tensor.bytes
     ]

@@ -133,17 +133,16 @@ def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
 
 
 def _stands_apart(block: doc.Block, previous: doc.Block | None, *, in_section: bool) -> bool:
-    """Return whether an empty line separates a block from the previous one, or from the title (None).
-
-    It follows the title, tables, charts and code; it precedes tables in no section; and it surrounds lists: notes,
-    checks or next steps in a row. It never follows a heading.
-    """
+    """Return whether an empty line separates a block from the previous one, or from the title (None)."""
     if previous is None or isinstance(previous, doc.Table | doc.Chart | doc.Code):
         return True
+    # Blocks of one type, such as the notes of a list, follow each other without empty lines.
     if isinstance(previous, doc.Heading) or type(previous) is type(block):
         return False
-    is_own_table = isinstance(block, doc.Table) and not in_section
-    return is_own_table or isinstance(previous, _LISTS) or isinstance(block, _LISTS)
+    if isinstance(block, doc.Table) and not in_section:
+        return True
+    # Before the first and after the last block of a list.
+    return isinstance(previous, _LISTS) or isinstance(block, _LISTS)
 
 
 _LISTS = (doc.Note, doc.Check, doc.NextStep)
@@ -193,7 +192,7 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
 def _wrapped(text: str, width: int, label: str) -> str:
     """Return a labeled sentence in lines of at most ``width``; they begin below the end of the label.
 
-    No line is broken within a figure or an option: their blanks are `_NO_BREAK`, also in the result.
+    No line is broken within a figure or an option: their blanks become `_NO_BREAK`, which `draw` changes back.
     """
     lines = wrap(
         _unbroken(text),

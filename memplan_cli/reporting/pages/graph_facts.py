@@ -53,12 +53,12 @@ class GraphFacts:
     def type_of(self, node: str) -> str:
         """Return the op type of a plan's node, empty if unknown.
 
-        A recomputed copy or a chunk has the type of its source. The node that joins chunks is not
-        in the model, and is always a Concat.
+        A recomputed copy, a chunk, and a copy of a chunk have the type of the node that they are made from.
         """
-        if _JOIN.search(node):
+        if _JOIN.search(node):  # it joins chunks, and is not in the model
             return "Concat"
-        for label in (node, _COPY.sub("", node), _source(node)):
+        copied_node, chunked_node = _COPY.sub("", node), _source(node)
+        for label in (node, copied_node, chunked_node):
             if label in self.types:
                 return self.types[label]
         return ""

@@ -249,15 +249,14 @@ def reason_for_no_saving(report: Report) -> str:
 
 
 def origin_of_saving(report: Report) -> str:
-    """Return a sentence on what makes the process smaller, if the order of the nodes does not.
-
-    Empty unless the process is smaller, the graph is that of the file (for a target its optimization can save
-    memory too), and the planned bytes are known and equal to those of the original order.
-    """
+    """Return a sentence on what makes the process smaller, if the order of the nodes does not; else empty."""
     planned = report.memory.planned
     is_smaller = _comparison(report) is not None and not reason_for_no_saving(report)
-    has_equal_plan = planned is not None and planned == report.original_planned
-    if not is_smaller or report.target != "portable" or not has_equal_plan:
+    if not is_smaller:
+        return ""
+    if report.target != "portable":  # then the graph was optimized, which may save memory too
+        return ""
+    if planned is None or planned != report.original_planned:  # the order may be what saves
         return ""
     moved = " and weights in a file of their own" if report.external_weights.file else ""
     return f"Session settings{moved} save this, not another order of the nodes."
@@ -268,10 +267,10 @@ def _process_sizes(
 ) -> Mapping[str, int]:
     """Return the memory of a process that runs a model, by the names of `_PROCESS_ROWS`.
 
-    The names with an indent are the parts of the whole process. A measurement has no value for the outputs
-    that a caller keeps: if the process was measured, that of the ``predicted`` peaks is used.
+    The names with an indent are the parts of the whole process.
     """
     inputs = report.memory.inputs
+    # The outputs that a caller keeps cannot be measured: for a measured ``process`` their bytes are predicted.
     predicted_process = predicted.process if predicted else None
     kept = kept_bytes(report.memory.outputs, process, predicted_process)
     sizes = {

@@ -102,11 +102,11 @@ def _bounds_blocks(plan: Plan, settings_scope: str) -> Iterator[doc.Block]:
         yield doc.Paragraph(
             f"Process and times: at {dims_summary(size_of_run)}, {which} within the bounds."
         )
-    if settings_scope:
-        note = "the warnings tell why"
-        if settings_scope == ALL_SIZES:  # these settings are chosen after the measurement
-            note = "the process was measured with those for one size"
+    if settings_scope == ALL_SIZES:  # these settings are chosen after the measurement
+        note = "the process was measured with those for one size"
         yield doc.Paragraph(f"Settings: for {settings_scope}; {note}.")
+    elif settings_scope:  # `ONE_SIZE`, if no settings for all sizes were found
+        yield doc.Paragraph(f"Settings: for {settings_scope}; the warnings tell why.")
 
 
 def _memory_sections(report: Report) -> Iterator[doc.Block]:

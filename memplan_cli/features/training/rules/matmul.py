@@ -80,19 +80,21 @@ def _vector_product(call: Call) -> Gradients:
     """
     tape, a, b = call.tape, call.input(0), call.input(1)
     a_is_row, b_is_column = tape.rank(a) == 1, tape.rank(b) == 1
-    if a_is_row and b_is_column:
+    if a_is_row and b_is_column:  # Y is a number
         return (tape.emit("Mul", call.dy, b), tape.emit("Mul", call.dy, a))
-    dy = tape.emit("Unsqueeze", call.dy, tape.ints(-2 if a_is_row else -1))
-    # From here on one of A and B is a vector: its gradient is a vector, summed over all batches.
     da = db = ""
-    if call.wants(1) and a_is_row:
-        db = tape.emit("MatMul", tape.emit("Unsqueeze", a, tape.ints(1)), dy)
-    elif call.wants(1):
+    if a_is_row:  # A [k], B [.., k, n], Y [.., n]
+        dy = tape.emit("Unsqueeze", call.dy, tape.ints(-2))  # [.., 1, n]
+        if call.wants(1):
+            db = tape.emit("MatMul", tape.emit("Unsqueeze", a, tape.ints(1)), dy)
+        if call.wants(0):
+            da = _vector_gradient(tape, tape.emit("MatMul", dy, _transposed(tape, b)), a, -2)
+        return (da, db)
+    dy = tape.emit("Unsqueeze", call.dy, tape.ints(-1))  # A [.., m, k], B [k], dY [.., m, 1]
+    if call.wants(1):
         db = _vector_gradient(tape, tape.emit("MatMul", _transposed(tape, a), dy), b, -1)
-    if call.wants(0) and b_is_column:
+    if call.wants(0):
         da = tape.emit("MatMul", dy, tape.emit("Unsqueeze", b, tape.ints(0)))
-    elif call.wants(0):
-        da = _vector_gradient(tape, tape.emit("MatMul", dy, _transposed(tape, b)), a, -2)
     return (da, db)
 
 

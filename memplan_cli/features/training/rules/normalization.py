@@ -125,12 +125,12 @@ def batch_normalization(call: Call) -> Gradients:
 
 
 def _batch_normalization_in_inference(call: Call) -> Gradients:
-    """Y = Xn S + B with m and the variance as inputs 3 and 4; s = sqrt(variance + epsilon).
+    """Y = Xn S + B with Xn = (X - m) / s, where m and s are constants for each channel.
 
-    dS and dB are as in `batch_normalization`. m and s do not depend on X: dX = dY S / s.
+    So dX = dY S / s, dS = sum of dY Xn, and dB = sum of dY. s = sqrt(variance + epsilon).
     """
     tape, x, scale = call.tape, call.input(0), call.input(1)
-    mean, variance = call.input(3), call.input(4)
+    mean, variance = call.input(3), call.input(4)  # they may not need gradients (`sweep`)
     axes = _axes_but_channels(tape, x)
     reciprocal = _reciprocal_root(call, variance, like=variance)
     dx = dscale = dbias = ""
