@@ -75,14 +75,13 @@ def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGrap
     The execution order ``PRIORITY_BASED`` depends on node indices. A dump of an optimized graph does not have them,
     so this order is read from a run. None if names do not identify all nodes.
     """
-    body = graph.program.body
-    ops = {op.name: op for op in body.ops}
+    main_ops = graph.program.body.ops
+    ops = {op.name: op for op in main_ops}
     by_start = sorted(_kernels_of_first_run(record), key=attrgetter("start"))
     names = [kernel.node for kernel in by_start if kernel.node in ops]
-    if len(names) != len(body.ops) or len(set(names)) != len(names):
+    if len(names) != len(main_ops) or len(set(names)) != len(names):
         return None
-    ordered = replace(body, ops=tuple(ops[name] for name in names))
-    return replace(graph, program=replace(graph.program, body=ordered))
+    return replace(graph, program=graph.program.with_ops(ops[name] for name in names))
 
 
 def with_file_order(

@@ -91,7 +91,7 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
     """Run a model once with each input set, in one process.
 
     Args:
-        model: the file; its weights are there.
+        model: the model's file; its external weights must exist.
         input_sets: the input sets, in the order of the runs.
         stop: as in `RunSpec`: ``at a set that runs`` leaves out the sets after the first that runs,
             ``never`` runs all.
@@ -151,7 +151,8 @@ def _with_shapes(
 def _largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
     """Return dtype and shape of every value in the kernels of a run, by its id in the copy.
 
-    Each dim is the largest that the value had. Values of dtypes without a fixed size, such as strings, are left out.
+    A kernel in a loop runs several times: each dim is the largest that the value had. Values of dtypes without a
+    fixed size, such as strings, are left out.
     """
     shapes: dict[str, tuple[str, Shape]] = {}
     for kernel in kernels:
@@ -159,7 +160,8 @@ def _largest_shapes(copy: NumberedModel, kernels: Iterable[Kernel]) -> Known:
             (copy.reads.get(kernel.node), kernel.read),
             (copy.writes.get(kernel.node), kernel.wrote),
         ):
-            # A kernel does not list weights that were freed: it is unknown then which tensor is which value.
+            # None: ONNX Runtime has inserted the node. The tensors may be fewer than the ids, because freed weights
+            # are not recorded: it is unknown then which tensor belongs to which id.
             if value_ids is None or len(value_ids) != len(tensors):
                 continue
             for value_id, (runtime_type, shape) in zip(value_ids, tensors, strict=True):

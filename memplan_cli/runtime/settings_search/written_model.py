@@ -225,11 +225,8 @@ class Prediction:
         """Return `choices`, and two further choices with optimization, each of which is to be run.
 
         One is the best predicted choice without fusions that cost workspace, if the optimized graph has any. In the
-        other, the optimized graph runs in the order by priority. That order is not predicted: it depends on ids that
-        a session gives to its nodes, which are not in the graph that it writes.
-
-        Choices with optimization come first, because the first of equal costs wins, and their runs are usually
-        shorter. If the model may run only with optimization or only without, there are no further choices.
+        other, the optimized graph runs in the order by priority. If the model may run only with optimization or only
+        without, there are no further choices.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
@@ -240,10 +237,12 @@ class Prediction:
         optimized, unoptimized = choices
         fusions = costly_fusions(self.original.executed.program)
         less_fused = (self._choice_without(fusions),) if fusions else ()
+        # The order by priority is not predicted: it depends on node indices, which a written graph does not have.
         # All of the arena is replaced: its first region has a size that suits the order of `optimized`.
         settings = replace(optimized.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena)
         not_predicted = Peaks(first_run_peak=None, steady_peak=None)
         by_priority = SettingsChoice(settings, not_predicted, provider=optimized.provider)
+        # The first of equal costs wins. Runs with optimization are usually shorter.
         return (optimized, *less_fused, by_priority, unoptimized)
 
     def _choice_without(self, fusions: tuple[str, ...]) -> SettingsChoice:

@@ -165,8 +165,8 @@ class RunSimulator:
 
         The key is the exclusive or of the dims of all feeds. None if a feed is no tensor: such a block has no pattern.
         """
-        captured = captures(block) if block.path else ()  # weights of the main graph: no feeds
-        feeds = (*block.inputs, *captured)
+        # A body is also fed the values that it captures. The "captures" of the main graph, its weights, are no feeds.
+        feeds = (*block.inputs, *captures(block)) if block.path else block.inputs
         types, packed = self.model.program.vars, self.model.packed
         # A captured weight in ``packed`` was freed after kernels had packed it, so its feed is no tensor (measured).
         if any(not is_tensor(types[var]) or var in packed for var in feeds):
