@@ -291,9 +291,9 @@ def confirm(
 def _point_of_run(
     needs: ModelNeeds, question: Question, predicted: Point, value: int
 ) -> Point:
-    """Return the bytes needed at ``value``: the predicted value, or the smaller one at which runs ended.
+    """Return the bytes that a model needs at ``value``, the size of the asked dim in the last run.
 
-    A `Point` is a `Need` at one value. It also has the bytes needed at the next value.
+    ``predicted`` has the bytes at the predicted value. That was run first, and smaller values after it.
     """
     if value == predicted.dims[question.dim]:
         return predicted

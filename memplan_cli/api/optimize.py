@@ -208,15 +208,16 @@ def _write_best_candidate(request: OptimizeRequest, check: Check) -> Optimized:
 def _retry_with_plainer_settings(
     result: Optimized, request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
-    """Plan and write a model with fewer changes, if the model of a result failed the comparison.
+    """Return ``result``, or the result of a model with fewer changes if only such a model can be written.
 
-    The `plainer_settings` are tried in turn, until a model is written or no plainer one may pass. Without a
-    written model, the given ``result`` is returned.
+    If the model of ``result`` failed the comparison, `plainer_settings` are tried in turn, until a model is
+    written or models with still fewer changes would fail too.
     """
     failed: list[Plan] = []
     last = result
     for settings in plainer_settings(request.settings):
-        if not _may_pass_if_plainer(last, request.settings.target):
+        is_written = last.model is not None
+        if is_written or not _may_pass_if_plainer(last, request.settings.target):
             break
         failed.append(last.plan)
         request.progress("planning again: the written model did not pass the comparison")
@@ -234,8 +235,7 @@ def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
     verdict = result.plan.report.validation
     if verdict is None:  # the model was not run, because it is over the budget
         return False
-    has_failed = result.model is None
-    return has_failed and (verdict.has_other_outputs or target != "portable")
+    return verdict.has_other_outputs or target != "portable"
 
 
 def _write_best_of(

@@ -269,18 +269,16 @@ def _overrides_with_dims(task: Task) -> Mapping[str, object]:
 
 
 def _without_missing_dims(model: ModelProto, settings: Settings, task: Task) -> Settings:
-    """Return settings without the dims that only other models of the sweep have, as named in settings files.
+    """Return settings without the numbers and ranges of dims that the model of a task does not have.
 
-    A dim to which the task gives a range keeps only that range: a number for it in a settings file is left out.
+    Settings files may name such dims, which only other models of the sweep have. If the task gives a dim a
+    range, a number of that dim in a settings file is dropped too.
     """
-    own_dims = {*known_dims(model, settings.shapes.values()), *task.dims}
-    dims_with_ranges = {name for name, value in task.dims.items() if isinstance(value, str)}
-    dims_with_numbers = own_dims - dims_with_ranges
-    return replace(
-        settings,
-        dims={n: value for n, value in settings.dims.items() if n in dims_with_numbers},
-        bounds={n: limits for n, limits in settings.bounds.items() if n in own_dims},
-    )
+    own_dims = known_dims(model, settings.shapes.values())
+    ranges = {name for name, value in task.dims.items() if isinstance(value, str)}
+    dims = {n: v for n, v in settings.dims.items() if n in own_dims and n not in ranges}
+    bounds = {n: limits for n, limits in settings.bounds.items() if n in own_dims}
+    return replace(settings, dims=dims, bounds=bounds)
 
 
 def run_tasks(

@@ -130,7 +130,7 @@ def _write_step(
     with NewWeights(target) as weights:
         weights.copy(locations(external_tensors(step.model)), folder)
         write_files(contents)
-        weights.keep()  # without this call, the end of the block removes the copies
+        weights.keep(in_use=())  # without this call, the end of the block removes the copies
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:

@@ -239,8 +239,7 @@ def _measured(
 ) -> Verification:
     """Compare a written model with its original, and measure memory and run time of both.
 
-    Nothing is measured if the comparison fails. The only warnings of the result are on the run time.
-    ``report`` is that of the written model's plan.
+    Nothing is measured if the comparison fails. ``report`` is that of the written model's plan.
     """
     from memplan_cli.runtime.verification.verify import compare_models, with_time
     from memplan_cli.runtime.workers.spec import RunConditions
@@ -251,10 +250,11 @@ def _measured(
     is_released = recorded is not None and recorded.run_config
     check = replace(check, depth="full", idle="release" if is_released else "keep")
     result = compare_models(original, written, check, binding)
-    if result.facts is None:  # the comparison failed
+    if result.facts is None:  # the comparison failed; then there are no warnings
         return result
     conditions = RunConditions.of_check(check, binding)
     facts, notes = with_time(result.facts, original, written.path, conditions)
+    # The other warnings, on predicted memory, were written into the plan when the model was optimized.
     return replace(result, facts=facts, warnings=notes)
 
 

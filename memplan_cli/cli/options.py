@@ -176,10 +176,10 @@ def invocation(
     output: Output,
     options_of: Callable[[str], tuple[str, ...]] | None = None,
 ) -> Invocation:
-    """Return what a report of a plan says of the running command, so that it can name the next one.
+    """Return the facts about the running command with which a report suggests the next command.
 
-    ``written`` is the model that was written, if any; ``options_of`` is `repeated_options`, or None if
-    the command read a finished plan, to which no options apply.
+    ``written`` is the model that was written, if any. ``options_of`` returns the user's options to repeat,
+    given the name of the next command. None: the command read a finished plan, to which no options apply.
     """
     from memplan_cli.reporting.plans.report import Invocation
 

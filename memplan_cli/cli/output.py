@@ -112,7 +112,7 @@ def deliver(text: str, out: Path | None, output: Output) -> None:
         ModelError: the file or stdout cannot be written.
     """
     if out is None:
-        say(text)  # also without the name of the folder
+        say(text)  # `say` removes the name of the folder itself
         return
     from memplan_cli.core.files import write_files
 
@@ -166,7 +166,7 @@ class ProgressDisplay:
         *,
         details: bool = False,
     ) -> None:
-        """Show nothing yet."""
+        """Show nothing yet. ``make_line`` returns a live line; without it, ``write`` prints a log."""
         self._write, self._make_line, self._details = write, make_line, details
         # Reentrant: the timer's thread and the command's thread both draw.
         self._lock = RLock()

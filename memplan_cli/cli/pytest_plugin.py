@@ -285,7 +285,7 @@ def _plan(model: Path, request: Request) -> Plan:
 
 
 def _peak_text(report: Report) -> str:
-    """Return the assumed dims and the largest tensors that are live at the peak."""
+    """Return the assumed dims, which the pytest mark of the test can bind, and the largest tensors at the peak."""
     from memplan_cli.core.quantities import format_size
     from memplan_cli.reporting.escape import printable
     from memplan_cli.reporting.hints import assumed_dims
@@ -297,6 +297,6 @@ def _peak_text(report: Report) -> str:
     lines += [f"live at the peak, {printable(report.peak.node)}:"]
     lines += [
         f"  {format_size(size):>12}  {printable(name)}"
-        for name, size in report.peak.tensors[:5]
+        for name, size in report.peak.tensors[:5]  # sorted by size, the largest first
     ]
     return "\n".join(lines)

@@ -245,7 +245,10 @@ _TABLE_PARSERS: Mapping[str, Callable[[tuple[str, ...]], Mapping[str, object]]] 
 
 
 def settings_options(command: Command) -> Command:
-    """Add an option for each setting; the argument is a `Request` with those that were given, ``request``."""
+    """Return ``command`` with an option for each setting.
+
+    The command gets the options that the user gave as a `Request`, in its argument ``request``.
+    """
 
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command

@@ -312,9 +312,10 @@ def read_table(
 def _dotted_entries(
     table: Value, keys: Mapping[str, Reader], within: str, prefix: str = ""
 ) -> Iterator[tuple[str, Entry]]:
-    """Yield the allowed keys in a table and in the tables in it, each with its entry.
+    """Yield the allowed ``keys`` in a table and in the tables in it, each with its entry.
 
-    ``prefix`` is put before the keys of ``table``. The other arguments are those of `read_table`.
+    ``prefix`` is put before the keys of ``table``, such as ``gate.`` inside of the table ``gate``. ``within`` is
+    put before keys in error messages only.
     """
     for entry in entries(table):
         key = prefix + entry.key

@@ -102,21 +102,21 @@ def option_name(key: str) -> str:
 def _refuse_unknown_key(key: str, value: object) -> None:
     """Raise a SettingsError if a key names neither a setting nor a table of settings.
 
-    The hint is a similar option. If no option is similar to a key with a whole number, such as ``batch=8``, the
-    hint is how to set a dim of that name.
+    The hint names a similar option, or all options. But for a key with a whole number that is similar to no
+    option, such as ``batch=8``, the hint is how to set a dim of that name.
     """
     if any(known == key or known.startswith(f"{key}.") for known in READERS):
         return
     is_number = isinstance(value, int) and not isinstance(value, bool)
     options = [name for name in READERS if "." not in name]
-    options.append("inputs")  # an option without a reader: `read_overrides` handles it
-    # The rules in the table ``gate`` are options of that command. Their values are texts or booleans.
-    rules = [name.removeprefix("gate.") for name in READERS if name.startswith("gate.")]
+    options.append("inputs")  # has no reader: `read_overrides` removes this key before
     if not is_number:
-        options += rules
-    hint = known_key_hint(key, options)
+        # A key of the table ``gate`` is an option without this prefix. No such option takes a whole number.
+        options += [n.removeprefix("gate.") for n in READERS if n.startswith("gate.")]
     if is_number and similar_key(key, options) is None:
         hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
+    else:
+        hint = known_key_hint(key, options)
     raise SettingsError(f"there is no option {key!r}", hint=hint)
 
 

@@ -79,15 +79,15 @@ def _plan_digest_in(model: Path) -> str:
 
 
 def compare_with_model(model: ModelProto, plan: Plan, original: Path) -> PlanComparison:
-    """Compare a plan with ``model``, which was written with it, and ``original``, which it was made from.
+    """Compare a plan with the ``model`` that was written with it, and both with the ``original`` file.
 
-    Sizes are inferred from the graph of ``model`` at the dims and input shapes in the plan's settings.
-    Shapes that its file declares count only where no node contradicts them.
+    Tensors of the plan must have the sizes of ``model`` at the dims and input shapes in the plan's settings. The
+    original must have the digests in the plan. Its nodes, inputs and outputs are compared with those of ``model``.
 
     Raises:
-        ModelError: one of both models cannot be read, or ``model`` has settings for ONNX Runtime that
-            `memplan.load` refuses.
-        PlanError: the plan's settings have no valid dims or shapes, or those of another model.
+        ModelError: a model cannot be read, or ``model`` has settings for ONNX Runtime that `memplan.load`
+            refuses.
+        PlanError: the dims or shapes in the plan's settings are missing, not valid, or not those of ``model``.
     """
     from memplan_cli.checking.check import compare_plan
     from memplan_cli.onnx_io.metadata import metadata_of

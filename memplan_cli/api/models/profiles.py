@@ -153,13 +153,14 @@ def _numeric_arenas(plan: Plan) -> frozenset[int]:
 def _exact_bytes(
     tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return the bytes that a tensor of the common plan has at ``dims``; None if they are symbolic.
+    """Return the bytes that a tensor of the common plan has at ``dims``; None if ``dims`` do not tell them.
 
-    ``exact`` is the plan for these dims alone, and ``program`` is that of the common plan. In an arena of
-    ``exact`` that is not numeric, bytes are symbolic in other dims.
+    ``exact`` is the plan for ``dims`` alone, in which dims without a number are symbols. ``program`` is that
+    of the common plan.
     """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
+        # The sizes in any other arena are multiples of such a symbol.
         return placement.bytes if placement.arena in _numeric_arenas(exact) else None
     # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]

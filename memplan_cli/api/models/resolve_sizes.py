@@ -70,18 +70,17 @@ class ResolvedModel:
 def resolve_sizes(source: LazyModel, path: Path, settings: Settings) -> ResolvedModel:
     """Read a model, assume numbers for its free dims, and observe the sizes that depend on data.
 
-    The model is run if a size depends on data, or if a free dim has no assumed number in the settings. If it
-    cannot be run, the constraints of its ops give the numbers that are missing.
-
-    After a run that observed sizes, the program has these sizes, and the settings bind the dims to the numbers
-    of the run. In all other cases free dims stay symbolic in the program, and the settings have their
-    numbers as assumed ones.
+    The model is run if a size depends on data, or if free dims have no assumed numbers in the settings. If the
+    model cannot be run, the constraints of its ops give the numbers. Free dims stay symbolic in the program, and
+    the settings assume their numbers. But after a run that observed sizes, the settings bind free dims to the
+    numbers of that run.
 
     Raises:
         MemplanError: the model or a setting is wrong, or the model fails on the inputs given.
     """
     search = _SizeSearch.of(source, path, settings)
-    assumed = search.settings.inputs.assumed  # None: nothing was assumed yet
+    # None, or the numbers of an earlier call: these are complete, so that no free dim needs a further one.
+    assumed = search.settings.inputs.assumed
     needs_numbers = assumed is None and bool(search.dims.free)
     if (search.data_dependent or needs_numbers) and search.may_run():
         return search.run()

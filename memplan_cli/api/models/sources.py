@@ -122,10 +122,10 @@ def _serialized(model: Any) -> bytes:  # noqa: ANN401 - whatever a caller gives
 
 
 def _cleaned(value: Any, folder: Path) -> Any:  # noqa: ANN401 - parts of any result
-    """Return a value with the folder removed from all texts in it, at any depth.
+    """Return a value with the folder removed from the texts in its tuples, mappings and dataclasses.
 
-    Subclasses of tuple are returned unchanged: named tuples contain no paths. Of a plan, only the
-    report is searched.
+    Objects of other types are returned unchanged: in results, named tuples, lists and ``Path`` objects do not
+    name the folder. Of a plan, only the report is searched.
     """
     if isinstance(value, str):
         return value.replace(f"{folder}/", "").replace(str(folder), NO_FOLDER)
@@ -137,7 +137,5 @@ def _cleaned(value: Any, folder: Path) -> Any:  # noqa: ANN401 - parts of any re
         return tuple(_cleaned(item, folder) for item in value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    before = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-    after = {name: _cleaned(item, folder) for name, item in before.items()}
-    changed = {name: item for name, item in after.items() if item != before[name]}
-    return replace(value, **changed) if changed else value
+    names = [field.name for field in fields(value) if field.init]
+    return replace(value, **{name: _cleaned(getattr(value, name), folder) for name in names})

@@ -112,9 +112,9 @@ def _refuse_combined(settings: Settings, targets: Targets) -> None:
 def _original_loop(
     model: ModelProto, settings: Settings, check: Check, folder: Path
 ) -> DecodeLoop:
-    """Return how `decode_original` runs the original: at the user's dims, with the user's data.
+    """Return how `decode_original` runs the original: at the dims and with the data in bound settings.
 
-    The settings are bound. The outputs are saved in ``folder``.
+    Each run saves its outputs in ``folder``.
     """
     from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
@@ -305,9 +305,9 @@ class _DecoderPlanner:
         return memory.inputs, memory.outputs, memory.planned
 
     def _cache_lengths(self, past: int) -> dict[str, int]:
-        """Return ``past`` for each dim of the original that is the length of a growing cache.
+        """Return the number of each symbolic dim of the original that is the length of a growing cache.
 
-        Before a step, the original's caches are as long as the valid entries of the buffers.
+        This number is always ``past``, the number of tokens in the caches before the step.
         """
         from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
         from memplan_cli.onnx_io.types import container_and_tensor_type

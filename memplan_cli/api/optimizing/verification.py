@@ -216,13 +216,14 @@ class CandidateCost(NamedTuple):
 
 
 def candidate_cost(plan: Plan) -> CandidateCost:
-    """Return the cost of a candidate, from the measurements in the report of its plan."""
+    """Return the measured cost of a candidate, from its plan; costs are compared field by field, in order."""
     from memplan_cli.runtime.run.timing import is_slower
 
     runtime = plan.report.runtime
     if runtime is None:  # not measured: the highest cost
         return CandidateCost(is_slower=True, lacks_size=True, bytes=sys.maxsize)
     before, after = runtime.observed["original"], runtime.observed["optimized"]
+    # Added up, because a candidate may save in one size what another candidate saves in the other size.
     sizes = (after.held, after.first_run_peak)
     return CandidateCost(
         is_slower=is_slower(after, before),
@@ -326,7 +327,7 @@ def _with_runtime_facts(
 ) -> Plan:
     """Return a plan whose report has the runtime facts and the warnings of its candidate's verification.
 
-    The verification's warnings name ``path``, the candidate's temporary file; the plan's name its final file.
+    In the warnings, the name of the final file replaces ``path``, the candidate's temporary file.
     """
     from memplan_cli.features.donation.proof import with_donated_buffers
 
@@ -340,7 +341,7 @@ def _with_runtime_facts(
 def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan:
     """Return a candidate's plan with the verdict and the dims of the run in its report.
 
-    The verdict's notes name ``path``, the candidate's temporary file; the plan's name its final file.
+    In the notes, the name of the final file replaces ``path``, the candidate's temporary file.
     """
     notes = tuple(_with_final_names(note, candidate, path) for note in verdict.notes)
     plan = candidate.plan

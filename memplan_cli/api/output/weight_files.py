@@ -138,11 +138,11 @@ class NewWeights:
             remove((place,))
         return result
 
-    def keep(self, in_use: Collection[str] = ()) -> tuple[Path, ...]:
-        """Make the files final, once the output is written; return them.
+    def keep(self, in_use: Collection[str]) -> tuple[Path, ...]:
+        """Make the new weight files final, once the output is written; return their paths.
 
-        Files that they replaced are deleted, and those of the earlier output that are not ``in_use``: names of
-        files that models in the folder need, all those of the written output included.
+        Files that were replaced are deleted, and those in `earlier` that are not ``in_use``: that neither the
+        written output nor its original needs.
         """
         from memplan_cli.onnx_io.weights.external_data import delete_replaced
 
@@ -181,9 +181,9 @@ def fold_beside(file: ModelFile, planned: PlannedProgram, weights: NewWeights) -
     def write(data: BinaryIO) -> FoldedModel:
         store = DataFile(name, data).store
         folded = folded_model(model, planned.program, evaluator, store)
-        # `goes_outside` decides for all values together. Single small values, and those of subgraphs,
-        # are stored in the model file nevertheless. If there are no others, the data file is empty.
-        return FoldedModel(*folded, name if data.tell() else "")
+        # `goes_outside` decides for all values together. Single small values, and those of subgraphs, are
+        # stored in the model file nevertheless. If there are no others, `create` removes the empty file.
+        return FoldedModel(*folded, data_file=name if data.tell() else "")
 
     return weights.create(name, write)
 
@@ -196,7 +196,7 @@ class MovedModel(NamedTuple):
 
 
 def move_beside(model: ModelProto, weights: NewWeights, taken: Collection[str]) -> MovedModel:
-    """Move the weights stored in a model into a weight file of the output, if they are large in total.
+    """Move the weights stored in a model into a file that ``weights`` creates, if they are large in total.
 
     ONNX Runtime copies weights in the model file into memory of its own; those in another file are
     read one by one, or mapped. The model refers to the weight files in ``taken`` already.
@@ -210,5 +210,5 @@ def move_beside(model: ModelProto, weights: NewWeights, taken: Collection[str]) 
     if size < MIN_MOVED_BYTES:
         return MovedModel(model)
     name = data_name(weights.output, MOVED, taken)
-    model = weights.create(name, lambda data: moved_outside(model, name, data))
-    return MovedModel(model, ExternalWeights(name, size))
+    without_weights = weights.create(name, lambda data: moved_outside(model, name, data))
+    return MovedModel(without_weights, ExternalWeights(name, size))
