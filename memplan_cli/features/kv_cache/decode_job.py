@@ -265,17 +265,17 @@ class _OriginalLoop:
         }
 
     def _token_axis(self) -> tuple[str, int] | None:
-        """Return an input, no cache, and its axis that was as long as the new entries in every step.
+        """Return the input of tokens, and its axis along which they lie: as long as the new entries in every step.
 
-        None if no axis was. Axis 0 is the batch, and is left out. If every step added one entry, an axis
-        that always has length 1 may be returned. Users of such a model add one entry in each step too.
+        None if there is no such axis. If every step added one entry, an axis that always has length 1 may be
+        returned. Users of such a model add one entry in each step too.
         """
         caches = {cache.input for cache in self.caches.buffers}
         first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
         for name, shape in first_shapes.items():
             if name in caches:
                 continue
-            for axis in range(1, len(shape)):
+            for axis in range(1, len(shape)):  # axis 0 is the batch
                 lengths = [shapes[name][axis] for shapes in self.shapes_of_steps]
                 if lengths == self.growth_of_steps:
                     return name, axis

@@ -273,20 +273,20 @@ def _concatenated_cache(
 def _operator_cache(
     output: str, result: str, after: NodePath, index: GraphIndex
 ) -> CacheMatch | KeptCache | None:
-    """Return the cache that an attention operator extends, if ``result`` is a present that it returns.
+    """Return the cache that an attention operator extends, if ``result`` is its present: past and new entries.
 
-    ``result`` is an output of an operator in `OPERATORS`. The graph output ``output`` is ``result``, or follows
-    from it through Transposes and Casts, whose indices are ``after``. In the same way the operator's past
-    has to follow from a graph input. None if ``result`` is no present, if the past is from no graph input,
-    or if the model is invalid. A `KeptCache` if past and present cannot be one buffer (`_in_place_or_kept`).
+    The graph output ``output`` follows from ``result`` through Transposes and Casts, whose indices are
+    ``after``. None if the past is from no graph input, or if the model is invalid. A `KeptCache` if past and
+    present cannot be one buffer (`_in_place_or_kept`).
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]
     position = list(node.output).index(result)
     caches = {cache.present_output: cache for cache in OPERATORS[_operator_key(node)]}
     cache = caches.get(position)
-    if cache is None or len(node.input) <= cache.past_input:
+    if cache is None or len(node.input) <= cache.past_input:  # no present, or no past
         return None
+    # ``before`` are the indices of the Transposes and Casts from the graph input to the operator's past.
     past, before = index.trace_back(node.input[cache.past_input])
     if not index.is_input(past):  # such as "", an omitted past
         return None

@@ -163,7 +163,6 @@ def _candidates_without_pattern(
 ) -> Iterator[Candidate]:
     """Yield a candidate for each of `_MANUAL_SETTINGS`, and one whose arena is a single region.
 
-    The region has room for a run at any sampled size; if none can be that large, this candidate is left out.
     All candidates have the options of the user (``base``), no memory pattern, and ``reuse_setting``: whether
     buffers are reused. Their names end in ``suffix``.
     """
@@ -176,7 +175,7 @@ def _candidates_without_pattern(
     first_runs = [trace.first for trace in traces.values()]
     # In a region smaller than the largest peak, the run of that peak does not fit.
     size = shared_region(first_runs, lowest=_largest_peak(traces))
-    if size is not None:
+    if size is not None:  # a region can be large enough for a run at any sampled size
         # Weights get memory of their own: in the arena they would take the region.
         arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
         settings = common.updated(arena)

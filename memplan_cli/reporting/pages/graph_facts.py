@@ -79,16 +79,12 @@ def is_cache(name: str) -> bool:
 
 
 def category(tensor: Placement, facts: GraphFacts) -> str:
-    """Return the category of a planned tensor, by the first of these that applies.
-
-    A chunk is in `CHUNKS`. The backward part and the update of the model have the category in
-    ``facts``. Without a model, names tell gradients; in any case they tell caches. All others are
-    `ACTIVATIONS`.
-    """
+    """Return the category of a planned tensor, from its name or the ``facts`` of the model."""
     if _CHUNK.search(tensor.name):
         return CHUNKS
-    if tensor.id in facts.parts:
+    if tensor.id in facts.parts:  # in the backward part or the update of the weights
         return facts.parts[tensor.id]
+    # With a model, `parts` has all gradients. Without one, their names are the only sign of them.
     if not facts.has_model and _GRADIENT.search(tensor.name):
         return GRADIENTS
     return CACHE if is_cache(tensor.name) else ACTIVATIONS

@@ -94,13 +94,12 @@ def _graph_note(report: Report) -> str:
 def intermediates_table(report: Report) -> doc.Table | None:
     """Return the bytes of the intermediates: without reuse, in the order of the graph, and as planned.
 
-    The graph is that of the file or, for a target, the one that ONNX Runtime optimized. The first and the
-    last row follow again for the model's training step, if the report has an estimate of it. A size that is
-    unknown has no row. None if the bytes of the model's own intermediates are unknown.
+    None if the bytes of the model's intermediates are unknown. Any other unknown size has no row.
     """
     memory, naive = report.memory, report.memory.naive
     if reason_without_totals(report) or naive is None:
         return None
+    # The graph is that of the file or, for a target, the one that ONNX Runtime optimized.
     owner = "the file" if report.target == "portable" else "ONNX Runtime"
     sizes = {
         "without reuse": naive,
@@ -108,7 +107,7 @@ def intermediates_table(report: Report) -> doc.Table | None:
         "as planned": memory.planned,
     }
     rows = [*_size_rows(sizes, without_reuse=naive)]
-    if estimate := report.training_estimate:
+    if estimate := report.training_estimate:  # without reuse, and as planned
         step_sizes = {name: estimate.get(key) for key, name in _TRAINING_NAMES.items()}
         rows += _size_rows(step_sizes, without_reuse=estimate.get("raw", 0))
     caption = f"partial: {known_intermediates(report)}" if report.partial else ""
