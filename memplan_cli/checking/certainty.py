@@ -66,16 +66,17 @@ def _interface_certainty(
 ) -> str:
     """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is.
 
-    ``recorded`` is the certainty in the plan's report. It is used only to tell observed from exact bytes, if shapes
-    were profiled: the model does not tell whether these values were among those that the run observed.
+    ``recorded`` is the certainty of this sum in the plan's report.
     """
     types = [planned.type_of(value) for value in values]
-    # Strings and sequences are left out of the sum. Values of dtype "unknown" are in the sum, with the bytes that a
-    # run observed. If none did, there is no sum, and `compare_certainty` replaces the result by `UNKNOWN`.
+    # A value of dtype "unknown" is in the sum if a run observed its bytes. Else there is no sum, and the caller
+    # replaces the result.
     if any(dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types):
-        return PARTIAL
+        return PARTIAL  # strings and sequences are not in the sum
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
-        return BOUND
+        return BOUND  # the sum is the largest for dims within their bounds
+    # With ``profile_shapes`` a plan has the shapes of one run. The model does not tell which values got their shapes
+    # from the run, so the report decides: the sum is that of the run, or the same for any data.
     may_be_observed = bool(planned.plan.settings.get("profile_shapes"))
     return OBSERVED if may_be_observed and recorded == OBSERVED else EXACT
 

@@ -111,22 +111,21 @@ def _compare_interface(
 ) -> Iterator[Comparison]:
     """Compare the bytes of weights, inputs, outputs and donated outputs with those counted from the model.
 
-    Inputs or outputs whose bytes the model does not tell are not compared. `evaluate_sum` returns None if a symbol
-    in the bytes, as ``batch`` in 4 * batch, has no value.
+    Bytes can depend on a symbol, as 4 * batch. If the symbol has no value, the report must have None for inputs and 0
+    for donated outputs, which are stored in the memory of an input. The bytes of all outputs are not compared then.
     """
     report, dims = planned.plan.report, report_dims(planned.plan)
     memory = report.memory
     yield Comparison("weights", memory.weights, interface.weights)
-    if interface.inputs is not None:
+    if interface.inputs is not None:  # else the model does not tell the shape of an input
         # None if a symbol has no value: the report must have None too.
         yield Comparison("inputs", memory.inputs, evaluate_sum(interface.inputs, dims))
-    if interface.outputs is not None:
-        output_bytes = evaluate_sum(interface.outputs, dims)
-        # None if a symbol has no value. The report has the bytes at the one size that the graph was optimized for.
-        if output_bytes is not None:
-            yield Comparison("outputs", memory.outputs, output_bytes)
-    # A report has 0 donated bytes if a symbol has no value.
-    donated_bytes = evaluate_sum(interface.donated, dims) or 0
+    output_bytes = evaluate_sum(interface.outputs, dims)
+    # A graph that ONNX Runtime optimized for one batch size, say, may still have a symbol in the shape of an output.
+    # The report has the bytes at this size, which the model does not tell.
+    if output_bytes is not None:
+        yield Comparison("outputs", memory.outputs, output_bytes)
+    donated_bytes = evaluate_sum(interface.donated, dims) or 0  # a report has 0 for None
     yield Comparison("donated bytes", report.donated.bytes, donated_bytes)
 
 
@@ -277,11 +276,10 @@ def _compare_resident_expression(
     storages, or the bytes of an output, are unknown.
     """
     resident = planned.plan.report.symbolic.get("resident")
-    if resident is None or storages is None:
+    if resident is None or storages is None or interface.outputs is None:
         return
     # Units are products of symbols such as ``batch*seq``.
-    units = [arena.unit for arena in planned.plan.arenas]
-    units += [unit for _, byte_sum in interface.separate_outputs for unit in byte_sum]
+    units = [*(arena.unit for arena in planned.plan.arenas), *interface.outputs]
     # The maximum over ticks has no canonical text, so its values are compared.
     for dims in sample_dims(units):
         peak = _resident_peak(planned, interface, storages, dims)
@@ -340,20 +338,23 @@ class _InterfaceBytes:
         inputs, outputs: None if the bytes of one of them are unknown.
         donated: of the outputs that are stored in the memory of a donated input.
         separate_outputs: each output that is not stored in a donated input, as the tick at which it is
-            written and its bytes.
+            written and its bytes; None if they are unknown.
     """
 
     weights: int
     inputs: ByteSum | None
     outputs: ByteSum | None
     donated: ByteSum
-    separate_outputs: tuple[tuple[int, ByteSum], ...]
+    separate_outputs: tuple[tuple[int, ByteSum | None], ...]
 
 
 def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
-    """Return the bytes of a model's weights, inputs and outputs: ``{"batch": 4}`` for 4 * batch bytes, ``{}`` for 0."""
-    # An output may be listed twice. One that is an input or a weight has no bytes of its own.
+    """Return the bytes of a model's weights, inputs and outputs: ``{"batch": 4}`` for 4 * batch bytes, ``{}`` for 0.
+
+    An output is *donated* if a run writes it to the memory of an input. Other outputs have memory of their own.
+    """
     main = planned.timeline.main
+    # An output may be listed twice, and counts once. An output that is an input or a weight has no bytes of its own.
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
@@ -362,9 +363,8 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
         weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
         outputs=_total_bytes(planned, outputs),
-        donated=_total_bytes(planned, donated) or {},  # 0 if they are unknown, as in a report
-        # ``v.first``: the tick at which an output is written. If its bytes are unknown, these pairs are not used.
-        separate_outputs=tuple((v.first, _total_bytes(planned, [v]) or {}) for v in separate),
+        donated=_total_bytes(planned, donated) or {},  # a report has 0 if they are unknown
+        separate_outputs=tuple((v.first, _total_bytes(planned, [v])) for v in separate),
     )
 
 
@@ -407,8 +407,6 @@ def _output_bytes_at(
 
     Outputs in donated inputs are left out. None if the bytes of an output or a symbol are unknown.
     """
-    if interface.outputs is None:
-        return None
     intervals = []
     for tick, byte_sum in interface.separate_outputs:
         size = evaluate_sum(byte_sum, dims)

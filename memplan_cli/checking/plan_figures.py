@@ -259,13 +259,13 @@ def _compare_arenas(plan: Plan) -> Iterator[Comparison]:
 
 
 def _compare_bounds(plan: Plan) -> Iterator[Comparison]:
-    """Compare the lower bound of each arena and, at levels 0 and 1, that of all slots together.
+    """Compare the lower bound of each arena and, at levels 0 and 1, their sum: the report's ``slot_bound``.
 
-    A model that the settings leave as it is has the bound 0. A report without totals may omit the bound of all slots.
+    At these levels an arena consists of slots, each of which is reused whole. A report may omit the sum.
     """
     report = plan.report
     bounds = arena_bounds(plan)
-    if _is_left_alone(plan):
+    if _is_left_alone(plan):  # not planned: no bound is computed
         bounds = dict.fromkeys(bounds, 0)
     for arena in plan.arenas:
         name = f"lower_bound of arena {arena.id}"
@@ -273,9 +273,8 @@ def _compare_bounds(plan: Plan) -> Iterator[Comparison]:
     if report.level == 2:  # without slots
         yield Comparison("slot_bound", report.slot_bound, None)
     elif report.slot_bound is not None:
-        # A bound counts units of its arena: bytes ("1"), or a product of symbols such as "batch*seq". The symbols
-        # have no values here, so a sum with such a product is None.
         bound = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
+        # None if the sum has a symbol, as 4 * batch: a report must have no ``slot_bound`` then.
         yield Comparison("slot_bound", report.slot_bound, evaluate_sum(bound, dims={}))
 
 
@@ -342,18 +341,21 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
-    """Compare the report's peak: its step and the tensors live at it, or no peak if live bytes are unknown."""
+    """Compare the report's peak, that is the step with the most live bytes, and the tensors live at this step.
+
+    A plan of level 2 has an offset for each tensor. If slots, which are reused whole, need fewer bytes, the plan has
+    slots instead, but the report's peak is that of the offsets. Then only the sum of its tensors is compared.
+    """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
         yield Comparison("the peak of bytes that are not known", peak, None)
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
-    else:
-        # The planner found slots that need fewer bytes than offsets. The plan has the slots, but the report's peak is
-        # that of the offsets: its tensors cannot be counted again, only their sum.
-        size = 0 if peak is None else sum(size for _, size in peak.tensors)
-        yield Comparison("the bytes of the tensors at the peak", size, memory.live_peak)
+    else:  # slots in place of offsets
+        sum_of_tensors = 0 if peak is None else sum(size for _, size in peak.tensors)
+        name = "the bytes of the tensors at the peak"
+        yield Comparison(name, sum_of_tensors, memory.live_peak)
 
 
 def _compare_peak_tensors(

@@ -407,7 +407,7 @@ RULES = (
     rule("an early fusion leaves no more behind",
          "_check_early_rule", drop("require leaves"), "test_fusions"),
     rule("a group replaces nothing that what joined it reads",
-         "_check_early_rule", replace("target.replaceable - group.used", "target.replaceable"), "test_fusions"),
+         "fuse_groups", replace("target.replaceable - group.used", "target.replaceable"), "test_fusions"),
     rule("an early fusion takes no more at its step",
          "_check_early_rule", drop("require needs more"), "test_fusions"),
     rule("a move of a shown search runs what is ready",

@@ -185,27 +185,39 @@ class _Step:
     replaced: str | None
 
     def least_bytes(self, dual: Dual, tensors: Sequence[str]) -> int:
-        """Return the least bytes at the step, as the numbers of a dual prove them.
+        """Return the least bytes at the step in any order, as the numbers of a dual prove them.
 
-        In one order, let x(group) be 1 if the group runs before the step, else 0. Then the step needs at least
-
-            certain bytes
-            + share * (x(producer) - x(reader)) for each share, a part of a tensor's bytes
-            - multiple * (x(first) - x(second)) for each pair of which ``first`` must run before ``second``
-
-        Subtracting is allowed because x(first) >= x(second). The result is the smallest value of the sum, where
-        x is 0 or 1 for each group that can run before or after the step. Shares refer to ``tensors`` by index.
+        A dual gives groups coefficients. In each order the step needs at least the certain bytes plus the coefficients
+        of all groups that run before it. For example, with 20 certain bytes, 8 for a group that always runs before the
+        step and -2 for a group that may, the step needs 20 + 8 - 2 = 26 bytes or more.
 
         Raises:
-            ProofError: a share, a pair or a multiple of the dual is wrong.
+            ProofError: the dual is wrong.
         """
-        coefficients: defaultdict[int, int] = defaultdict(int)  # of x(group), by group
+        least = self._certain_bytes()
+        for group, coefficient in self._coefficients(dual, tensors).items():
+            if group not in self.runs_before:
+                least += min(coefficient, 0)  # runs before the step in some orders only
+            elif self.runs_before[group]:
+                least += coefficient
+        return least
+
+    def _coefficients(self, dual: Dual, tensors: Sequence[str]) -> Mapping[int, int]:
+        """Return the coefficients that a dual gives to groups: the bytes that a group adds if it runs before the step.
+
+        Shares of the dual refer to ``tensors`` by index.
+
+        Raises:
+            ProofError: a share, a pair of groups or a multiple of the dual is wrong.
+        """
+        coefficients: defaultdict[int, int] = defaultdict(int)
         for tensor, reader, share in self._checked_shares(dual, tensors):
+            # A share, a part of a tensor's bytes, is live if the producer ran before the step and the reader did not.
             coefficients[self._producer(tensor)] += share
             coefficients[reader] -= share
         groups = self.graph.groups
         for first, second, multiple in dual.holds:
-            # Subtracting a multiple below 0 would raise the sum above the bytes that are needed.
+            # A multiple below 0 would raise the sum above the bytes that the step needs.
             require(
                 multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
             )
@@ -213,15 +225,12 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
+            # ``first`` always runs before ``second``. So this lowers the sum of an order that runs only ``first`` before
+            # the step, and changes no other sum: the step needs the new sum too. For example, 6 and -6 become 0 and
+            # 0. Before, `least_bytes` counted -6, the sum if ``second`` alone runs before the step, as in no order.
             coefficients[first] -= multiple
             coefficients[second] += multiple
-        least = self._certain_bytes()
-        for number, coefficient in coefficients.items():
-            if number not in self.runs_before:  # x is 0 or 1: the smaller term counts
-                least += min(coefficient, 0)
-            elif self.runs_before[number]:  # x is 1, for other groups x is 0
-                least += coefficient
-        return least
+        return coefficients
 
     def _checked_shares(
         self, dual: Dual, tensors: Sequence[str]
@@ -258,26 +267,22 @@ class _Step:
         return certain
 
     def _shareable_bytes(self, tensor: str) -> int:
-        """Return the most bytes that all shares of a tensor may have together.
-
-        Shares are parts of a tensor's bytes that the step needs in some orders only. They are added to
-        `_certain_bytes`, which the step needs in every order, so no byte may be in both.
+        """Return the bytes that the step needs for a tensor in some orders only: its shares may have no more together.
 
         Raises:
-            ProofError: `_certain_bytes` includes all bytes of the tensor.
+            ProofError: the step needs the bytes in every order, so `_certain_bytes` includes them already.
         """
         if tensor == self.replaced:
-            # `_certain_bytes` assumes that the step writes, say, an output of 8 bytes over this tensor, and is
-            # less by 8. Shares add up to 8 again, for orders in which other readers run later and prevent this.
-            limit = self.graph.groups[self.group].saved_bytes
-            # If one of them runs later in every order, `_certain_bytes` has not subtracted the 8.
-            is_counted = self._is_read_later(tensor)
+            # The step saves these bytes if its output overwrites the tensor. It needs them in orders in which another
+            # reader of the tensor runs later.
+            bytes_in_some_orders = self.graph.groups[self.group].saved_bytes
+            is_certain = self._is_read_later(tensor)
         else:
-            limit = self.graph.sizes[tensor]
-            is_counted = self._is_surely_live(tensor)
+            bytes_in_some_orders = self.graph.sizes[tensor]
+            is_certain = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
-        require(not is_counted, f"{name} has a share, but is counted already")
-        return limit
+        require(not is_certain, f"{name} has a share, but is counted already")
+        return bytes_in_some_orders
 
     def _check_reader(self, tensor: str, reader: int) -> None:
         """Check that a part of a tensor's bytes counts as live until ``reader`` runs.

@@ -286,10 +286,10 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
 
 
 def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
-    """Fuse pairs of groups of a graph, one after the other. The graph is changed.
+    """Fuse pairs of groups of a graph, one after the other: ``into`` becomes the fused group. The graph is changed.
 
-    By its rule, *late* or *early*, some order with the lowest peak runs both groups together. The check of the rule
-    returns the ``need`` and ``replaceable`` of the fused group: what it allocates, and what it may write over.
+    The rule of a fusion is *late* or *early*: in any order, ``node`` can move to just before or just after ``into``,
+    and the peak does not rise.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -299,82 +299,65 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         require(node in graph.groups, f"{title}: there is no group {node}")
         require(into in graph.groups, f"{title}: there is no group {into}")
         require(node != into, f"{title}: it is one group")
-        inner_tensors = {
-            tensor for tensor in graph.groups[node].used if graph.users[tensor] <= {node, into}
-        }
-        # A certificate with another rule than "late" or "early" cannot be read.
-        check = _check_late_rule if rule == "late" else _check_early_rule
-        target = graph.groups[into]
-        target.need, target.replaceable = check(graph, node, into, inner_tensors, title)
+        group, target = graph.groups[node], graph.groups[into]
+        # Tensors that only these two groups use.
+        inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
+        if rule == "late":
+            _check_late_rule(graph, node, into, title)
+            target.need += graph.produced_bytes(node)  # live when ``into`` runs
+            if target.replaceable & inner_tensors:
+                # ``into`` can now write its output over an inner tensor in any order: the saving is certain.
+                target.need -= target.saved_bytes
+                target.replaceable = set()
+        else:  # "early": certificates with other rules cannot be read
+            _check_early_rule(graph, node, into, inner_tensors, title)
+            # Tensors that ``node`` uses do not end at ``into``, which can therefore not write over them.
+            target.replaceable = target.replaceable - group.used
         _merge_groups(graph, node, into, inner_tensors)
 
 
-def _check_late_rule(
-    graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
-) -> tuple[int, set[str]]:
-    """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
+def _check_late_rule(graph: GroupGraph, node: int, into: int, title: str) -> None:
+    """Check that in any order ``node`` can move to just before ``into``, and the peak does not rise.
 
-    The ``need`` of a group is the bytes that it allocates. Its saving is the bytes of its first output, if it writes
-    this output over a tensor in ``replaceable``. In any order ``node`` can move to just before ``into``, and the
-    peak does not rise, because
-
-    - only ``into`` waits for ``node``;
-    - no tensor ends at ``node``: without it, the steps before ``into`` hold the same tensors, less its outputs;
-    - need(node) <= produced(node) + need(into) - saving(into), so that the step of ``into`` is the higher one. For
-      example, ``node`` allocates 4 bytes for ``into``, which writes 2 bytes over them: 4 <= 4 + 2 - 2.
-
-    Return ``need`` and ``replaceable`` of the fused group. ``inner_tensors`` are used by these two groups only,
     ``title`` names the fusion in errors.
 
     Raises:
-        ProofError: the rule does not hold.
+        ProofError: with the reason.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
+    # Steps that now run before ``node`` hold no more bytes: its outputs are missing, and no tensor would end at it.
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    fused_need = graph.produced_bytes(node) + target.need
-    # Whether ``into`` saves bytes can depend on the order. The rule must hold if it does.
-    saving = graph.possible_saving(into)
-    require(group.need <= fused_need - saving, f"{title}: its step needs more")
-    if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order, so the saving is certain. Other tensors are not
-        # written over, because ``into`` has one first output.
-        return fused_need - saving, set()
-    return fused_need, target.replaceable
+    # The step of ``into`` must be the higher one. These are bytes beyond those live before both steps. Say ``node``
+    # allocates 4 for ``into``, which allocates 3: 4 at ``node``, 4 + 3 at ``into``. In orders in which ``into`` writes
+    # its output over a tensor, its step needs less, and the rule must hold in these too.
+    bytes_at_into = graph.produced_bytes(node) + target.need - graph.possible_saving(into)
+    require(group.need <= bytes_at_into, f"{title}: its step needs more")
 
 
 def _check_early_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
-) -> tuple[int, set[str]]:
-    """Check the rule *early*: some order with the lowest peak runs ``node`` just after ``into``.
+) -> None:
+    """Check that in any order ``node`` can move to just after ``into``, and the peak does not rise.
 
-    The ``need`` of a group is the bytes that it allocates. Its saving is the bytes of its first output, if it writes
-    this output over a tensor in ``replaceable``. In any order ``node`` can move to just after ``into``, and the
-    peak does not rise, because
-
-    - ``node`` waits for ``into`` only;
-    - produced(into) + need(node) - saving(node) <= need(into), so that the step of ``into`` is the higher one;
-    - produced(node) <= bytes of ``inner_tensors``, which only these two groups use: steps between ``into`` and the
-      old place of ``node`` held the inner tensors, and now hold what ``node`` produces.
-
-    For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that no other group uses. ``node`` needs and
-    produces 4: 4 + 4 <= 9, and 4 <= 4. Return ``need`` and ``replaceable`` of the fused group. ``title`` names the
-    fusion in errors.
+    ``inner_tensors`` are those that ``into`` produces for ``node`` alone. ``title`` names the fusion in errors.
 
     Raises:
-        ProofError: the rule does not hold.
+        ProofError: with the reason.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # ``node`` may write over other tensors too. They can end later, so only an inner tensor counts.
-    saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    need_after_into = graph.produced_bytes(into) + group.need - saving
-    # A saving of ``into`` lowers both steps alike: the tensor that it writes over ends before ``node``.
-    require(need_after_into <= target.need, f"{title}: its step needs more")
-    freed_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
-    require(graph.produced_bytes(node) <= freed_bytes, f"{title}: it leaves more live")
-    # Tensors that ``node`` uses do not end at ``into``, which can therefore not write over them.
-    return target.need, target.replaceable - group.used
+    # The step of ``into`` must be the higher one. These are bytes beyond those live before both steps. Say ``into``
+    # allocates 9, of which 4 are for ``node``, and ``node`` allocates 4: 9 at ``into``, 4 + 4 at ``node``.
+    bytes_at_node = graph.produced_bytes(into) + group.need
+    if group.replaceable & inner_tensors:
+        # ``node`` writes its output over an inner tensor, which ends here in any order. Other tensors may end later.
+        bytes_at_node -= group.saved_bytes
+    # If ``into`` writes its output over a tensor, the tensor ends at ``into``: both steps need less by its bytes.
+    require(bytes_at_node <= target.need, f"{title}: its step needs more")
+    # Steps that now run after ``node`` have its outputs live in place of the inner tensors.
+    inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
+    require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
 
 
 def _merge_groups(graph: GroupGraph, node: int, into: int, inner_tensors: set[str]) -> None:

@@ -34,23 +34,15 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check by an exhausted search that every order of the groups has a step of ``bound`` bytes or more.
 
-    A state is the set of groups that have not run yet. ``states`` has the moves of each: a move runs the group in
-    ``move.nodes``, then *free* groups, and leads to the state ``move.to``. The moves of a state must include each
-    group that can run next below the bound, and groups must remain in every state: no order ends below the bound.
-
-    A free group leaves no more bytes live than before it. Running a free group at once keeps any order below the
-    bound, so no move needs to delay a free group.
+    A state is the set of groups that have not run yet. A move runs one group (``move.nodes``), then *free* groups, and
+    leads to the state ``move.to``. A free group leaves no more bytes live than before it, so any order below the bound
+    can run it at once. ``states`` has the moves of every state that can be reached below the bound.
 
     Raises:
-        ProofError: the moves of a state are wrong or not complete, or all groups can run.
+        ProofError: the moves of a state are wrong or not complete, or all groups can run below the bound.
     """
     simulator = _OrderSimulator(graph, bound)
     require(states, "the search has no states")
-    # In state 0 nothing has run. Its one move has free groups alone, so no other move needs to be searched.
-    require(
-        len(states[0]) == 1 and not states[0][0].nodes,
-        "the search does not begin with one move without nodes",
-    )
     reached: list[_State | None] = [None] * len(states)
     reached[0] = simulator.start
     for index, moves in enumerate(states):
@@ -58,11 +50,17 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         title = f"state {index}"
         if state is None:
             raise ProofError(f"no move leads to {title}")
-        require(
+        require(  # else an order ends below the bound
             not simulator.has_run_all(state), f"{title} has run everything below the bound"
         )
         results = [simulator.run_move(state, move, title) for move in moves]
-        if index > 0:
+        if index == 0:
+            # Nothing has run. One move is complete: it runs free groups alone, with which any order can begin.
+            require(
+                len(moves) == 1 and not moves[0].nodes,
+                "the search does not begin with one move without nodes",
+            )
+        else:
             simulator.check_complete(state, moves, title)
         for move, result in zip(moves, results, strict=True):
             require(
@@ -166,9 +164,9 @@ class _OrderSimulator:
         return is_remaining and not self._predecessors[number] & remaining
 
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
-        """Check that a state has a move for each group that can run next below the bound.
+        """Check that each move of a state runs one group, and each group that can run next below the bound has a move.
 
-        The group that a move runs is the only number in ``move.nodes``. ``title`` names the state in errors.
+        ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or ``move.nodes`` has not one number.
