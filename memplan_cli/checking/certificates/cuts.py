@@ -94,9 +94,9 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     """Return the bytes that the step of the group ``cut.node`` needs at least, in all orders that the cut assumes.
 
-    At its step the group overwrites at most one of its ``replaceable`` tensors. For each of these tensors the cut
-    has a *dual*: numbers that prove the bytes that the step needs if the group overwrites this tensor or none. So
-    the least of these bytes are needed in any case. A group that can overwrite nothing has one dual, for None.
+    At its step the group overwrites one of its ``replaceable`` tensors, or none. For each of them the cut has a *dual*:
+    numbers that prove the bytes that the step needs if this tensor or none is overwritten. If the duals prove 30 bytes
+    for one tensor and 28 for another, the step needs 28 bytes in any case.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -107,6 +107,7 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         for dual in cut.duals
     ]
     replaceable = graph.groups[cut.node].replaceable
+    # A group that can overwrite nothing has one dual, for None.
     expected: set[str | None] = {*replaceable} if replaceable else {None}
     require(
         set(replaced) == expected and len(replaced) == len(expected),
@@ -225,9 +226,9 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # ``first`` always runs before ``second``. So this lowers the sum of an order that runs only ``first`` before
-            # the step, and changes no other sum: the step needs the new sum too. For example, 6 and -6 become 0 and
-            # 0. Before, `least_bytes` counted -6, the sum if ``second`` alone runs before the step, as in no order.
+            # The sum falls in orders that run ``first`` before the step and ``second`` after it, and is the same in all
+            # others: none runs ``second`` before the step and ``first`` after it. So the step needs the new sum too.
+            # For example, 6 and -6 become 0 and 0, and `least_bytes` adds 0 instead of -6.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients
@@ -285,13 +286,7 @@ class _Step:
         return bytes_in_some_orders
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a part of a tensor's bytes counts as live until ``reader`` runs.
-
-        Two cases are allowed:
-
-        - ``reader`` reads the tensor, which is then live until ``reader`` runs;
-        - ``reader`` is ``self.group``, and some reader of the tensor runs at the step of ``self.group`` or later in
-          every order. So the tensor, once produced, is live at this step.
+        """Check that a tensor, once produced, stays live until the group ``reader`` runs.
 
         Raises:
             ProofError: with the reason.
@@ -301,16 +296,18 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if tensor == self.replaced:  # the group does not keep it live: it may write over it
+        if tensor == self.replaced:
+            # ``self.group`` may write over the tensor, so it does not keep the tensor live.
             readers = readers - {self.group}
-        if reader == self.group:
+        if reader != self.group:
+            require(
+                reader in readers, f"{name} has a share for {reader}, which does not read it"
+            )
+        else:
+            # The tensor is live at the step of ``self.group`` if one of its readers runs there or later in every order.
             require(
                 any(map(self._is_never_before, readers)),
                 f"{name} has a share for {reader}, but may have ended",
-            )
-        else:
-            require(
-                reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
 
     def _producer(self, tensor: str) -> int:

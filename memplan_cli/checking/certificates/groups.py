@@ -129,7 +129,7 @@ def block_groups(
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
         groups[second].predecessors.add(first)
-    # A tensor without readers, whose only user is its producer, is live at one step, whose `need` includes it.
+    # A tensor without readers is live only at the step of its producer, whose ``need`` has its bytes: it is left out.
     for number, group in groups.items():
         unread = {tensor for tensor in group.produced if graph.users[tensor] == {number}}
         group.produced -= unread
@@ -288,8 +288,9 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
 def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
     """Fuse pairs of groups of a graph, one after the other: ``into`` becomes the fused group. The graph is changed.
 
-    The rule of a fusion is *late* or *early*: in any order, ``node`` can move to just before or just after ``into``,
-    and the peak does not rise.
+    By the rule of the fusion, *late* or *early*, ``node`` can move to just before or just after ``into`` in any order,
+    and the peak does not rise. The fused group gets its ``need``, that is the bytes that it allocates, and
+    ``replaceable``, the tensors over which it may write its output.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -317,9 +318,9 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
 
 
 def _check_late_rule(graph: GroupGraph, node: int, into: int, title: str) -> None:
-    """Check that in any order ``node`` can move to just before ``into``, and the peak does not rise.
+    """Check the rule *late*: in any order ``node`` can move to just before ``into``, and the peak does not rise.
 
-    ``title`` names the fusion in errors.
+    The ``need`` of a group is the bytes that it allocates. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: with the reason.
@@ -338,9 +339,10 @@ def _check_late_rule(graph: GroupGraph, node: int, into: int, title: str) -> Non
 def _check_early_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
 ) -> None:
-    """Check that in any order ``node`` can move to just after ``into``, and the peak does not rise.
+    """Check the rule *early*: in any order ``node`` can move to just after ``into``, and the peak does not rise.
 
-    ``inner_tensors`` are those that ``into`` produces for ``node`` alone. ``title`` names the fusion in errors.
+    ``inner_tensors`` are those that ``into`` produces for ``node`` alone. The ``need`` of a group is the bytes that it
+    allocates. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: with the reason.
@@ -348,7 +350,7 @@ def _check_early_rule(
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
     # The step of ``into`` must be the higher one. These are bytes beyond those live before both steps. Say ``into``
-    # allocates 9, of which 4 are for ``node``, and ``node`` allocates 4: 9 at ``into``, 4 + 4 at ``node``.
+    # allocates 9, of which 4 stay live for ``node``, and ``node`` allocates 4: 9 at ``into``, 4 + 4 at ``node``.
     bytes_at_node = graph.produced_bytes(into) + group.need
     if group.replaceable & inner_tensors:
         # ``node`` writes its output over an inner tensor, which ends here in any order. Other tensors may end later.
