@@ -255,9 +255,9 @@ class ConfirmationRuns:
 def confirm(
     question: Question, point: Point, runs: ConfirmationRuns, need_at: NeedAt
 ) -> Confirmation:
-    """Run the predicted answer, then smaller values until one fits; return the last run.
+    """Run the model at the predicted value, then at smaller values until a run fits; return the last run.
 
-    It may be one that does not fit: of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
+    The last run may not fit: no run follows on that of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
 
     Raises:
         RuntimeUnavailableError: a run fails for another reason than its size.
@@ -279,8 +279,8 @@ def confirm(
         )
         if confirmation.total <= question.memory or value == 1:
             break
-        # As if the bytes without the overhead were proportional to the value. ``question.limit`` is
-        # the memory size without the overhead.
+        # The next value would fit if bytes were proportional to the value. ``question.limit`` is the
+        # memory size without the overhead.
         value = max(1, min(value - 1, value * question.limit // without_overhead))
         need = need_at(value)
         # A need is None if no run tells the sizes. The inputs of a larger value are an upper bound.

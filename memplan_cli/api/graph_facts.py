@@ -32,9 +32,9 @@ _CATEGORIES = {"backward": GRADIENTS, "update": UPDATE}
 
 
 def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
-    """Return facts about the model of a plan; None if it is missing, unreadable, or another one.
+    """Return facts about the model of a plan; None if it is missing or unreadable, or its digest differs.
 
-    The path is that of the model, or of the plan's file, which names its model.
+    ``path`` is the model file, or the plan file, which names the model.
     """
     from memplan_cli.analysis.phase import find_phases
     from memplan_cli.onnx_io.load import file_digest, load_model

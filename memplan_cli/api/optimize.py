@@ -144,11 +144,9 @@ def _optimize_file(
 ) -> Optimized:
     """Find values for the free dims of a model, and write its best candidate.
 
-    Without a check, `resolve_sizes` finds the values: in runs of the model, if runs are allowed. A check runs
-    the original anyway, so that the values which `resolve_sizes` would try first are assumed at once. Only if
-    the original does not run at them, other values are tried, and candidates are planned again.
-
-    Dims with bounds are assumed to have the largest value within them.
+    Without a check, `resolve_sizes` finds the values, in runs of the model if runs are allowed. With a check, the
+    values that `resolve_sizes` would try first are assumed. Only if the original does not run at these values,
+    other values are tried, and candidates are planned again. Dims with bounds get the largest value within them.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_first_sizes, resolve_sizes
 
@@ -246,15 +244,13 @@ def _write_best_of(
 ) -> Optimized:
     """Run candidates in their order, and publish the first whose outputs are the original's.
 
-    If the check asks to search by measuring, all are run, and the best is published (`_write_cheapest`).
-    Candidates over the budget are not run (`may_be_written`). If none has the original's outputs, nothing is
-    written, and the result has the plan of the first that was run, or of the first candidate if none was.
-    The report of a written model names the rejected plans, those of earlier calls (``rejected_before``)
-    included.
+    If the check asks to search by measuring, all candidates are run, and the cheapest is published. If no
+    candidate has the original's outputs, nothing is written, and the result has the plan of the first run. The
+    report of a written model names the rejected plans, also those in ``rejected_before``.
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
-        return Optimized(candidates[0].plan)
+        return Optimized(candidates[0].plan)  # nothing is run
     # All candidates have the same original at the same sizes, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0].settings, request.progress)
     if verifier.check.search == "measured":

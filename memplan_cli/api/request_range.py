@@ -252,9 +252,9 @@ def with_range_settings(
 ) -> Plan:
     """Return a plan whose report has runtime settings for every request within its bounds.
 
-    The given plan has settings for the one size that was run. They stay if there are no bounds, or if
-    settings for the range cannot be found; then a warning says why. ``settings`` are not those of the
-    runtime but memplan's, with the bounds, and ``path`` is the written model.
+    The given plan has settings for the one size that was run. These settings stay if there are no bounds, or
+    if no settings for the range are found; then a warning says why. ``settings`` are memplan's settings, with
+    the bounds, and ``path`` is the written model.
     """
     facts = plan.report.runtime
     if not settings.bounds or facts is None or facts.settings is None:

@@ -50,12 +50,12 @@ def verify_certificate(
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:
     """Return what the check of a certificate needs of a model: its graph, order, types and bounds.
 
-    The model is the original, or the one that was written with the plan. The nodes of the original are put
-    into the plan's order by the check; those of a written model are in that order already.
+    The model is the original, or was written with the plan. The check puts the nodes of the original into the
+    plan's order, in which the nodes of a written model are already.
 
     Raises:
-        PlanError: the plan is of another model, has nodes that this one does not have, or does
-            not contain the sizes it was made for.
+        PlanError: the plan is of another model, has nodes that ``model`` does not have, or does not
+            contain the sizes that the plan was made for.
     """
     from memplan_cli.checking.certificates.planned_graph import (
         CertifiedModel,

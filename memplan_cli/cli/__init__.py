@@ -206,8 +206,8 @@ class _CommandGroup(click.Group):
         """Return an error that names the commands that have an option unknown to this command.
 
         For an option of `_FIXED_BY_PLAN`, the error says that the plan has the value instead. If no
-        command has the option, the error names the most similar option of this command, else of others,
-        else the options that most people need.
+        command has the option, the error names the most similar option: of this command, or else of other
+        commands. If none is similar, the error names the options that most people need.
         """
         option = error.option_name
         from difflib import get_close_matches

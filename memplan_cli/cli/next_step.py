@@ -27,8 +27,9 @@ def next_step(
 ) -> NextStep:
     """Return a command line of memplan, with the imperative ``label``, that continues the running command.
 
-    ``files`` are its arguments. It repeats the options of the running command that it has too, but not those in
-    ``without``. Its own ``options``, each a text as in a shell, replace those of the same names.
+    ``files`` are the arguments of ``command``. Options of the running command are repeated if ``command`` has
+    them too, except the options in ``without``. The given ``options``, texts as in a shell, replace repeated
+    options of the same names.
     """
     from memplan_cli.reporting.document import NextStep
 

@@ -195,8 +195,8 @@ def invocation(
 
 
 def _as_typed(option: click.Option, value: Any) -> Iterator[str]:  # noqa: ANN401 - of any type
-    """Yield an option that the user typed, as for a shell; once for each value of a repeatable one."""
-    name = max(option.opts, key=len)
+    """Yield an option that the user typed, quoted for a shell; a repeatable option once for each value."""
+    name = max(option.opts, key=len)  # the long name
     if option.is_flag:
         # A typed flag is false only by its second name, such as --no-run.
         yield name if value else max(option.secondary_opts, key=len)

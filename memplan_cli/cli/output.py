@@ -227,9 +227,10 @@ class ProgressDisplay:
                     self._line = self._make_line(self._text)
                     self._line.start()
                 return
-            counted = isinstance(self._stage, Counted)
-            stage = self._stage.stage if isinstance(self._stage, Counted) else self._stage
-            is_due = counted and self._elapsed() - self._logged_at > LOG_INTERVAL
+            stage, is_due = self._stage, False
+            if isinstance(self._stage, Counted):
+                stage = self._stage.stage  # the text without the counts
+                is_due = self._elapsed() - self._logged_at > LOG_INTERVAL
             if stage != self._logged_stage or is_due:
                 self._logged_stage, self._logged_at = stage, self._elapsed()
                 self._write(self._text())
@@ -239,7 +240,7 @@ class ProgressDisplay:
         return f"memplan: {self._stage} ({self._elapsed():.0f} s)"
 
     def _erase_line(self) -> None:
-        """Erase the live line if there is one; `_draw` makes a new one."""
+        """Erase the live line, if there is a line; `_draw` makes a new line."""
         if self._line is not None:
             self._line.stop()
             self._line = None

@@ -228,9 +228,10 @@ def _use_arena(
     provider: str,
     options: Any,  # noqa: ANN401 - ONNX Runtime has no types
 ) -> None:
-    """Let ``SessionOptions`` use the arena of this process for a provider: ``arena``, unless it has one already.
+    """Let ``SessionOptions`` use the arena of this process for a provider.
 
-    If the arena that the process has is another one, sessions share it, and the caller is warned.
+    The first call registers that arena, with the settings ``arena``. A later call with other settings uses the
+    registered arena too, and warns the caller.
     """
     if provider not in _registered_arenas:
         register_arena(arena, provider)

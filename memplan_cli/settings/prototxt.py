@@ -49,7 +49,7 @@ def parse_prototxt(text: str, source: str) -> Value:
     blocks: list[Entry] = []
     depth = 0
     for token in tokens:
-        depth += (token.kind == "open") - (token.kind == "close")
+        depth += {"open": 1, "close": -1}.get(token.kind, 0)
         if depth < 0:
             raise invalid(token.at, f"{token.text!r} closes nothing")
         if token.kind == "word" and token.text == "mem_param":

@@ -188,9 +188,8 @@ def load_settings(
 def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
     """Return the settings of all layers, lowest precedence first, on top of the defaults.
 
-    Tables such as ``dims`` are merged by their keys; another value replaces an earlier one. The values of
-    ``mem_param.*`` keys become the field ``mem_param``. Keys that are no field of `Settings`, such as those of
-    ``gate``, are left out: unknown keys were refused when the layers were read.
+    Tables such as ``dims`` are merged by their keys; any other value replaces the value of an earlier layer. The
+    values of ``mem_param.*`` keys become the field ``mem_param``.
     """
     values: dict[str, Any] = {}
     for layer in layers:
@@ -205,6 +204,7 @@ def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
         for key, value in values.items()
         if key.startswith("mem_param.")
     }
+    # Keys of ``gate`` are left out. Unknown keys were refused when the layers were read.
     field_names = {item.name for item in fields(Settings)}
     own_fields = {key: value for key, value in values.items() if key in field_names}
     return Settings(**{"mem_param": MemParam(**mem_param), **own_fields})

@@ -64,9 +64,9 @@ def already_set(entry: Entry, first: Place) -> SettingsError:
 
 
 def entries(value: Value) -> tuple[Entry, ...]:
-    """Return the entries of a table; the place of each value then has its dotted key.
+    """Return the entries of a table, with the dotted key of each value in the place of the value.
 
-    The dotted key is that of the table, if it has one, followed by the key of the entry.
+    The dotted key is the key of the table, if the table has a key, followed by the key of the entry.
 
     Raises:
         SettingsError: the value is no table, or a key occurs twice.

@@ -124,8 +124,7 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
 def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | None]]]:
     """Return dtype and shape by tensor name for each block, in order of execution.
 
-    What nodes compute in a branch that is not taken at these sizes is left out. The weights of such a
-    branch are not: their types do not depend on sizes. A dim that is declared as -1 is None.
+    Results in a branch that is not taken at these sizes are left out. A dim that is declared as -1 is None.
     """
     from memplan_cli.onnx_io.shapes.never_run import is_inside
 
@@ -133,6 +132,7 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
         block.path: {} for block in blocks(loaded.program.body)
     }
     for var in loaded.program.vars.values():
+        # Weights in such a branch stay: their types do not depend on sizes.
         if var.origin is not Origin.WEIGHT and is_inside(var.block, loaded.skipped):
             continue
         shape = var.shape

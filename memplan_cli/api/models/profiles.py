@@ -146,7 +146,7 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
 
 
 def _numeric_arenas(plan: Plan) -> frozenset[int]:
-    """Return the arenas whose unit is one byte; that of the others is a product of symbols."""
+    """Return the arenas whose sizes are in bytes; the unit of any other arena is a product of symbols."""
     return frozenset(arena.id for arena in plan.arenas if arena.unit == "1")
 
 

@@ -24,10 +24,8 @@ def read_observed(
 ) -> Loaded:
     """Return a model read again with the types and shapes that were observed in one run.
 
-    First, shapes are inferred from the observed ones. Inference drops some, such as those of values that
-    grow in a loop: these values get the observed shape back. Then results of ops in subgraphs that the run
-    did not enter are made empty. Warnings name the results that are empty or whose size only the run shows.
-    The field ``seen`` of the returned model has the vars whose size was unknown before the run.
+    Shapes are inferred from the observed shapes. Results of ops in subgraphs that the run did not enter are
+    made empty. Warnings name the results that are empty or whose size only the run shows.
 
     Args:
         source: the model.
@@ -41,6 +39,7 @@ def read_observed(
     dims = {**_observed_symbols(inferred, observed), **bindings.dims}
     bindings_of_run = replace(bindings, dims=dims, known=observed)
     loaded = read_checked(source, bindings_of_run)
+    # Inference drops some observed shapes, such as those of values that grow in a loop.
     program_of_run = _with_missing_shapes(loaded.program, observed)
     unknown_before = unresolved_results(inferred, bindings.dims)
     warnings = (*loaded.warnings, *_warning_of_learned(unknown_before, program_of_run, inputs))
@@ -52,6 +51,7 @@ def read_observed(
         for identity, var in inferred.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
+    # The vars whose size was unknown before the run.
     seen = frozenset((*unknown_before, *inputs_without_rank))
     return replace(loaded, observed=True, seen=seen)
 

@@ -252,9 +252,9 @@ class _SizeSearch:
         return smallest_satisfying_dims(dim_constraints(self.loaded.program), dims)
 
     def first_candidate(self) -> Dims:
-        """Return the candidate that `run` would try first: the first one without an empty tensor.
+        """Return the candidate that `run` would try first: the first without an empty tensor.
 
-        If all candidates have an empty tensor, `run` tries all of them, and the first one is all 1.
+        If every candidate has an empty tensor, `run` tries all candidates, first the dims that are all 1.
         """
         usable = self._without_empty(self._candidates())
         return next(usable, dict.fromkeys(self.dims.free, 1))
@@ -321,8 +321,8 @@ class _SizeSearch:
 
         1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints of the ops.
-        3. If the dims are few: a small length for one, 1 for the others. For example, a decoder may need a
-           past that is longer than what is added to it.
+        3. If the dims are few: a small length for one dim, 1 for the other dims. For example, a decoder may
+           need a past that is longer than what is added to it.
         4. Each common length above 1 for all dims except leading ones, mostly batches, which are 1.
         5. A small length for all dims.
         """

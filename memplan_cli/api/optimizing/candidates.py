@@ -97,15 +97,14 @@ def plan_portable(request: OptimizeRequest) -> Rewriting:
 
 
 def plainer_settings(settings: Settings) -> Iterator[Settings]:
-    """Yield settings with which the written model is less likely to have other outputs: none, one or two.
+    """Yield at most two settings with which the written model is less likely to have other outputs.
 
     Outputs change mostly because ONNX Runtime fuses other nodes. The first settings have no chunks, no
     recomputation and no donation, so that the file runs with graph optimization, as the original does. The
-    second also keep the order of the nodes, which can decide what is fused. With a budget there are none:
-    such plans would miss it.
+    second settings also keep the order of the nodes, which can decide what is fused.
     """
     if settings.budget is not None:
-        return
+        return  # without chunks and recomputation, a plan would exceed the budget
     plain = replace(
         settings,
         target="portable",

@@ -134,11 +134,10 @@ def _write_first_that_decodes(
     original_loop: DecodeLoop,
     reference: Reference,
 ) -> Optimized:
-    """Plan, write and run one attempt after the other; publish the first that decodes as the original did.
+    """Plan, write and run attempts in turn; publish the first that decodes as the original did.
 
-    If none does, nothing is written, and the result has the plan of the first attempt. The original was
-    decoded by ``original_loop`` already, with the result ``decoding``. Unless ``reference`` is ``defaults``,
-    `decoding_verdict` decodes the original once more, under ONNX Runtime's defaults.
+    If no attempt does, nothing is written, and the result has the plan of the first attempt. ``decoding`` is
+    the result of ``original_loop``, in which the original was decoded before.
 
     Raises:
         RuntimeUnavailableError: the original does not run under the defaults.
@@ -158,7 +157,7 @@ def _write_first_that_decodes(
                     decoding,
                     original_loop,
                     written_settings,
-                    reference,
+                    reference,  # if not "defaults", the original is also decoded under the defaults
                 )
             verdict = replace(verdict, notes=(*verdict.notes, *attempt.notes))
             plan = plan.with_report(replace(plan.report, validation=verdict))
@@ -199,7 +198,7 @@ class _DecoderPlanner:
 
     @property
     def last_step(self) -> _Step:
-        """The step that fills the caches. It adds as many entries as the last observed one, or 1."""
+        """The step that fills the caches: with as many new entries as the last observed step had, or with 1."""
         decoding, capacity = self.decoding, self.decoder.caches.capacity
         new = decoding.steps[-1] if decoding is not None and decoding.steps else 1
         past = max(capacity - new, 0)

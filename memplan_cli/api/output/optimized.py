@@ -199,13 +199,13 @@ def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...
         return ()
     growth = after.process.load - before.process.load
     nodes = sum(len(block.nodes) for block in plan.order)
-    notes = _BYTES_PER_NODE_NOTE * nodes + _BYTES_PER_VALUE_NOTE * len(plan.tensors)
-    if growth < _PROCESS_NOISE * before.process.load or notes < growth / 2:
+    bytes_of_notes = _BYTES_PER_NODE_NOTE * nodes + _BYTES_PER_VALUE_NOTE * len(plan.tensors)
+    if growth < _PROCESS_NOISE * before.process.load or bytes_of_notes < growth / 2:
         return ()
     return (
         (
             "Loading needs more memory than loading the original. The plan in the metadata of nodes "
-            f"and values is about {format_size(notes)} of it. --notes plan omits that metadata."
+            f"and values is about {format_size(bytes_of_notes)} of it. --notes plan omits that metadata."
         ),
     )
 
