@@ -365,7 +365,7 @@ RULES = (
     rule("the process: but not for the next node's",
          "SessionLoading._pack_block", drop("_free_weight readers var"), "test_process_prediction"),
     rule("notes that make a session larger are told",
-         "_warnings_of_heavy_notes", always("process notes"), "test_runtime_commands"),
+         "_warnings_of_heavy_notes", always("process bytes_of_notes"), "test_runtime_commands"),
     rule("the process: what is freed is joined with what is below",
          "Heap.free", never("_ends"), "test_process_heap"),
     rule("the process: what is freed is joined with what is above",
