@@ -326,7 +326,7 @@ def _replayed(
     from memplan_cli.runtime.workers.spec import RunConditions
 
     result = replay(written, plan, RunConditions.of_check(check, binding))
-    texts = [*result.extent.coverage_sentences(), *([result.reason] if result.reason else [])]
+    texts = [*result.coverage.sentences(), *([result.reason] if result.reason else [])]
     notes = [f"replay: {text}" for text in (*texts, *result.notes)]
     return replace(
         verdict,

@@ -363,7 +363,7 @@ RULES = (
     rule("the process: pages that subgraphs read stay",
          "SessionLoading._pack_block", always("is_own_weight"), "test_process_prediction"),
     rule("the process: but not for the next node's",
-         "SessionLoading._pack_block", drop("_free_weight readers var"), "test_process_prediction"),
+         "SessionLoading._pack_block", drop("_free_weight readers"), "test_process_prediction"),
     rule("notes that make a session larger are told",
          "_warnings_of_heavy_notes", always("process bytes_of_notes"), "test_runtime_commands"),
     rule("the process: what is freed is joined with what is below",

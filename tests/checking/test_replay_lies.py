@@ -54,4 +54,4 @@ def test_a_replay_runs_the_order_of_the_plan(tmp_path: Path) -> None:
 
 def test_a_replay_counts_what_it_bound(tmp_path: Path) -> None:
     found = replayed("flat", ("flat", nothing, ""), tmp_path)
-    assert (found.status, found.extent.placed) == ("passed", 11)
+    assert (found.status, found.coverage.placed) == ("passed", 11)

@@ -80,7 +80,7 @@ def test_the_plan_holds_in_device_memory(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     plan = api.optimize(net, Settings(), out=out, check=None).plan
     result = replay(out, plan, ON_CUDA)
-    assert (result.status, result.reason, result.extent.placed > 3) == ("passed", "", True)
+    assert (result.status, result.reason, result.coverage.placed > 3) == ("passed", "", True)
 
 
 def test_the_counters_say_something(net: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from memplan_cli import api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.runtime.replay.replay import ReplayExtent, replay, replay_unchecked
+from memplan_cli.runtime.replay.replay import ReplayCoverage, replay, replay_unchecked
 from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
 
@@ -85,7 +85,7 @@ def test_a_plan_holds_at_every_level(tmp_path: Path, text: str, level: Level) ->
     model, plan = planned(tmp_path, text, replace(Settings(), level=level))
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.differences, result.reason) == ("passed", (), "")
-    assert result.extent.placed >= 3, "tensors really lay in the arena"
+    assert result.coverage.placed >= 3, "tensors really lay in the arena"
 
 
 def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> 
     dtypes = {tensor.name: tensor.dtype for tensor in plan.tensors}
     assert (dtypes["b"], dtypes["e"], dtypes["i"]) == ("bfloat16", "float8e4m3fn", "int4")
     result = replay(model, plan, ON_CPU)
-    assert (result.status, result.reason, result.extent.unplaced) == ("passed", "", {})
-    assert result.extent.placed == len(plan.tensors)
+    assert (result.status, result.reason, result.coverage.unplaced) == ("passed", "", {})
+    assert result.coverage.placed == len(plan.tensors)
 
 
 def test_inputs_and_outputs_of_such_types_are_replayed_too(tmp_path: Path) -> None:
@@ -117,40 +117,40 @@ def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     for batch in (1, 7):
         result = replay(model, plan, RunConditions(CPU, Binding({"batch": batch})))
-        assert (result.status, result.extent.placed > 0) == ("passed", True)
+        assert (result.status, result.coverage.placed > 0) == ("passed", True)
 
 
 def test_without_dims_a_symbolic_tensor_is_listed_as_left_out(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     result = replay(model, plan, ON_CPU)
-    assert "a" in result.extent.unplaced
+    assert "a" in result.coverage.unplaced
 
 
 def test_strings_are_listed_as_left_out(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, WORDS, Settings())
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.reason) == ("passed", "")
-    assert "u" in result.extent.unplaced
+    assert "u" in result.coverage.unplaced
 
 
 def test_what_is_excluded_is_in_its_place_and_is_not_said_to_have_none(tmp_path: Path) -> None:
     settings = replace(Settings(), exclude=("c", "d"))
     model, plan = planned(tmp_path, FLAT, settings)
     assert {refusal.name for refusal in plan.report.unplanned} == {"c", "d"}
-    found = replay(model, plan, ON_CPU).extent
-    assert found == ReplayExtent(placed=len(plan.tensors), pinned=2)
+    found = replay(model, plan, ON_CPU).coverage
+    assert found == ReplayCoverage(placed=len(plan.tensors), pinned=2)
     every = len(plan.tensors)
     said = f"{every} of {every} tensors at their offsets, 2 excluded ones compared again"
-    assert [line.startswith(said) for line in found.coverage_sentences()] == [True]
+    assert [line.startswith(said) for line in found.sentences()] == [True]
 
 
 def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, NESTED, Settings())
     inside = sum(bool(tensor.block) for tensor in plan.tensors)
-    found = replay(model, plan, ON_CPU).extent
+    found = replay(model, plan, ON_CPU).coverage
     assert inside > 0
-    assert found == ReplayExtent(placed=len(plan.tensors) - inside, in_subgraphs=inside)
-    first, second = found.coverage_sentences()
+    assert found == ReplayCoverage(placed=len(plan.tensors) - inside, in_subgraphs=inside)
+    first, second = found.sentences()
     assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
     assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not covered")
 
@@ -170,8 +170,8 @@ def test_tensors_without_bytes_lie_nowhere(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, EMPTY, Settings())
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.reason) == ("passed", "")
-    assert (result.extent.placed, result.extent.empty) == (1, 1)
-    assert list(result.extent.coverage_sentences())[1] == "1 tensors without bytes"
+    assert (result.coverage.placed, result.coverage.empty) == (1, 1)
+    assert list(result.coverage.sentences())[1] == "1 tensors without bytes"
 
 
 def test_an_excluded_result_of_an_op_on_strings_is_looked_at_too(tmp_path: Path) -> None:

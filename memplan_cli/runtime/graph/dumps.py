@@ -135,27 +135,24 @@ def read_dump(
 ) -> ExecutedGraph:
     """Read a graph that ``session`` wrote; ``shapes`` are what the runtime infers for values of the main graph.
 
-    The file lists the nodes in the default order of execution. A session that runs by priority has another order,
-    which follows from the indices of its nodes. The order of the result's ops depends on the session:
-
-        session                     order of the ops                               ``in_run_order``
-        runs in the default order   as in the file, which is the order of the run  True
-        by priority, unoptimized    by index, from which callers derive the order  False
-        by priority, optimized      as in the file, a guess: indices are unknown   True
+    The file lists the nodes in the default order of execution. The ops of the result have this order, and callers
+    simulate them in it (``in_run_order``), unless the session runs an unoptimized graph by priority.
     """
     written = load_model(dump)
     graph = with_distinct_names(written)
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     settings = session.settings
-    is_in_index_order = settings.runs_by_priority and settings.is_unoptimized
-    if is_in_index_order:
+    # Callers derive the order by priority from the indices of the nodes. Indices are known only without
+    # optimization, so an optimized graph that runs by priority keeps the order of the file, which may be wrong.
+    has_index_order = settings.runs_by_priority and settings.is_unoptimized
+    if has_index_order:
         # `graph` may have other names of values than the session's model, so `written` is passed.
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=not is_in_index_order,
+        in_run_order=not has_index_order,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )

@@ -56,8 +56,8 @@ class SessionLoading:
         stored_weights: the weights of the file, by name.
         sizes: bytes of each variable.
         _packed_before: weights that were packed, each with the operator of the kernel.
-        _mapped_weights: weights in mapped files that a kernel has read to pack them, until `_free_weight` drops
-            their pages.
+        _mapped_weights: weights in mapped files that a kernel has read to pack them, until `_unmap_weight`
+            drops their pages.
     """
 
     memory: SimulatedMemory
@@ -202,8 +202,8 @@ class SessionLoading:
     ) -> None:
         """Simulate how ONNX Runtime packs the operands of the ops of a block, and then those of their bodies.
 
-        A weight of this block is freed when all its readers have packed it. If its last reader is in a body, it is
-        freed only if it is mapped. A reader that packs no copy needs the weight in each run, so the weight stays.
+        A weight is freed when all its readers have packed it. A reader that packs no copy needs the weight in each
+        run, so the weight stays.
 
         Args:
             block: the main graph or a body.
@@ -219,15 +219,14 @@ class SessionLoading:
                 is_own_weight = self.program.vars[read.weight].block == block.path
                 if is_own_weight and not readers[read.weight]:
                     self._free_weight(read.weight)
-        for op in block.ops:
+        for op in [op for op in block.ops if op.bodies]:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
-            if op.bodies:
-                # Mapped weights, of any block, that ops of these bodies were the last to pack. ONNX Runtime does not
-                # free such weights on the heap (measured).
-                packed_by_all = [var for var in self._mapped_weights if readers[var] == 0]
-                for var in packed_by_all:
-                    self._free_weight(var)
+            # Ops of the bodies may be the last readers of weights of this block and of blocks around it. ONNX Runtime
+            # frees such a weight only if it is mapped (measured).
+            unread_mapped = [var for var in self._mapped_weights if readers[var] == 0]
+            for var in unread_mapped:
+                self._unmap_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:
         """Simulate how a kernel packs a weight that its op reads, with ``packed_bytes`` above 0.
@@ -251,13 +250,17 @@ class SessionLoading:
         self._packed_before.add(kernel_weight)
 
     def _free_weight(self, var: VarId) -> None:
-        """Free a weight on the heap, or drop the resident pages of a mapped one."""
+        """Free a weight that was packed, on the heap or mapped."""
         value = self.heap_weights.pop(self.program.vars[var].name, None)
         if value is not None:
             self.memory.free(value)
         else:
-            self._mapped_weights.discard(var)
-            self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
+            self._unmap_weight(var)
+
+    def _unmap_weight(self, var: VarId) -> None:
+        """Drop the resident pages of a mapped weight, and take it out of ``_mapped_weights``."""
+        self._mapped_weights.discard(var)
+        self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 
 def _generated_number(name: str) -> int:

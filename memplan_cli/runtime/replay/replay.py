@@ -57,7 +57,7 @@ _SEPARATE_MEMORY = "tensors with the same alignment in separate memory"
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayExtent:
+class ReplayCoverage:
     """How many tensors of a plan a replay covers.
 
     Attributes:
@@ -75,7 +75,7 @@ class ReplayExtent:
     empty: int = 0
     unplaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def coverage_sentences(self) -> Iterator[str]:
+    def sentences(self) -> Iterator[str]:
         """Yield sentences that tell which tensors the replay covered.
 
         The text calls pinned tensors "excluded": they lie at their offsets, but share memory with no other tensor.
@@ -104,14 +104,14 @@ class ReplayResult:
         differences: outputs that differ from those of the whole graph, and excluded tensors that
             were overwritten.
         reason: why the replay failed without differences; empty otherwise.
-        extent: which tensors the replay covered.
+        coverage: which tensors the replay covered.
         notes: remarks on the comparison.
     """
 
     status: str
     differences: tuple[Difference, ...] = ()
     reason: str = ""
-    extent: ReplayExtent = dataclasses.field(default_factory=ReplayExtent)
+    coverage: ReplayCoverage = dataclasses.field(default_factory=ReplayCoverage)
     notes: tuple[str, ...] = ()
 
 
@@ -166,20 +166,19 @@ def _replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
         reason = f"the plan places {missing[0][:120]!r}, which no node of the model computes"
         return ReplayResult("failed", reason=reason)
     outcome, notes = _run_and_compare(model, plan, conditions, placements, order)
-    extent = _extent(placements, unplaced)
+    coverage = _planned_coverage(placements, unplaced)
     if not outcome.ok:
         reason = f"{outcome.how}: {outcome.reason}"
-        return ReplayResult("failed", reason=reason, extent=extent)
-    # Names of the tensors that were computed at their offsets.
-    placed = set(outcome.result["bound"])
-    extent = dataclasses.replace(extent, placed=len(placed))
+        return ReplayResult("failed", reason=reason, coverage=coverage)
+    placed = set(outcome.result["bound"])  # names of the tensors at their offsets
+    coverage = dataclasses.replace(coverage, placed=len(placed))
     not_placed = expected - placed
     if not_placed:
         reason = f"tensor {min(not_placed)[:120]!r} did not lie where the plan places it"
-        return ReplayResult("failed", reason=reason, extent=extent)
+        return ReplayResult("failed", reason=reason, coverage=coverage)
     differences = differences_in(outcome.result)
     status = "failed" if differences else "passed"
-    return ReplayResult(status, differences, extent=extent, notes=notes)
+    return ReplayResult(status, differences, coverage=coverage, notes=notes)
 
 
 def _run_and_compare(
@@ -221,11 +220,13 @@ def _run_and_compare(
         return _compare_with_separate_memory(job, placements, timeout), (note,)
 
 
-def _extent(placements: Sequence[BoundPlacement], unplaced: Mapping[str, str]) -> ReplayExtent:
+def _planned_coverage(
+    placements: Sequence[BoundPlacement], unplaced: Mapping[str, str]
+) -> ReplayCoverage:
     """Return the numbers of tensors that a replay is to cover; ``unplaced`` are the reasons for the others."""
     top = [place for place in placements if not place.block]
     placed = [place for place in top if place.bytes]
-    return ReplayExtent(
+    return ReplayCoverage(
         placed=len(placed),
         pinned=sum(place.pinned for place in placed),
         in_subgraphs=len(placements) - len(top),

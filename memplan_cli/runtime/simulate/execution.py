@@ -225,18 +225,16 @@ class Frame:
         """
         if not var:  # an optional output that the op does not have
             return
-        written = self._observed_write(var)
-        if written is not None:
-            # The dims of a value decide which pattern a frame that reads it has (`RunSimulator.pattern_key`).
-            self.simulator.keys[var] = written.key
+        self._set_key(var)
         if var in self.outer_results:  # 1
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
             if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind[var]
-        # 2, or 4 in a further call: `_run_if` may call this several times for an output.
-        if kind is BufferKind.SHARED or var in self.allocations:
+        if kind is BufferKind.SHARED:  # 2
+            return
+        if var in self.allocations:  # by an earlier call: outputs of an If have several
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
@@ -308,6 +306,12 @@ class Frame:
         if self.traced_pattern is not None:
             self.traced_pattern.free(var)
 
+    def _set_key(self, var: VarId) -> None:
+        """Set the key of an output's dims, by which frames that read it find their patterns, if a run was observed."""
+        written = self._observed_write(var)
+        if written is not None:
+            self.simulator.keys[var] = written.key
+
     def _observed_write(self, var: VarId) -> WrittenTensor | None:
         """Return the tensor that the observed run wrote into a variable in the same frame; None if unknown."""
         observed = self.simulator.model.observed
@@ -376,37 +380,29 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 def _run_loop(frame: Frame, op: Op) -> None:
     """Record the memory that a Loop and its iterations request and free. No values are computed.
 
-    A state is the condition and the carried values:
-
-        inputs of the Loop: number of iterations, condition, carried values
-        inputs of its body: index of the iteration, condition, carried values
-        outputs of its body: condition, carried values, scan outputs
-
-    With two iterations, states are read, written and freed in this order:
+    A state is the condition and the carried values. With two iterations, the order is:
 
         iteration 1: read state 0, write state 1
-        iteration 2: free state 0, read state 1, write state 2
+        iteration 2: free the condition of state 0, read state 1, write state 2
         end: allocate the outputs of the Loop, free states 1 and 2 and all scan outputs
     """
     (body,) = op.bodies
-    recorder, keys = frame.simulator.recorder, frame.simulator.keys
+    recorder = frame.simulator.recorder
+    # Inputs of the body: iteration, condition, carried values. Outputs: condition, carried values, scan outputs.
     state_count = _loop_state_count(op)
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
     old_state: Allocations = {}  # the one that the last iteration has read
-    # The one that the next iteration reads. Carried values of state 0 are inputs of the Loop, which it never frees.
+    # The one that the next iteration reads. State 0 is only the condition here: its carried values, which are inputs
+    # of the Loop, must not be freed.
     state: Allocations = {body.inputs[1]: condition}
     scan_outputs: dict[int, None] = {}  # an ordered set of allocations
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
         # The body may have passed on an old value as a new one, or as a scan output: such a value stays.
-        passed_on = state.values()
-        done = [i for i in old_state.values() if i not in passed_on and i not in scan_outputs]
-        _free_each(recorder, done)
-        # The keys of carried values, which stand for their dims, decide which memory pattern the body has. All are
-        # read before one is set: the body may return one of its inputs as another value.
-        carried_keys = [keys.get(var, 0) for var in carried_vars]
-        keys.update(zip(body.inputs[2:], carried_keys, strict=True))
+        passed_on = {*state.values(), *scan_outputs}
+        _free_distinct(recorder, [i for i in old_state.values() if i not in passed_on])
+        _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
         # Values that the body may pass on. Its output condition, if no op of the body allocates one (a captured
         # value, for example), counts as the first condition passed on.
@@ -418,10 +414,20 @@ def _run_loop(frame: Frame, op: Op) -> None:
         scan_outputs |= {index: None for index in results[state_count:] if index is not None}
     for var in op.outputs:
         frame.allocate(var)
-    _free_each(recorder, (*old_state.values(), *state.values(), *scan_outputs, counter))
+    _free_distinct(recorder, (*old_state.values(), *state.values(), *scan_outputs, counter))
 
 
-def _free_each(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
+def _set_carried_keys(keys: dict[VarId, int], body: Block, values: Iterable[VarId]) -> None:
+    """Give the carried inputs of a Loop's body the keys of the values that the next iteration gets.
+
+    A key stands for the dims of a value, and decides which memory pattern the body has.
+    """
+    # All keys are read before one is set: the body may return one of its inputs as another value.
+    new_keys = [keys.get(var, 0) for var in values]
+    keys.update(zip(body.inputs[2:], new_keys, strict=True))
+
+
+def _free_distinct(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
     """Free allocations in order, each once: an allocation that was passed on is listed several times."""
     for index in dict.fromkeys(allocations):
         recorder.free(index)
@@ -430,13 +436,16 @@ def _free_each(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
 def _run_iteration(frame: Frame, op: Op, can_pass_on: Allocations) -> list[int | None]:
     """Run the body of a Loop once, and return the allocation of each of its outputs.
 
-    An output may be a value from outside of the body, which the body passes on. It has the allocation of that value
-    in ``can_pass_on``, or None if there is none.
+    An output may be a value from outside of the body, which the body passes on. Its allocation is in ``can_pass_on``;
+    None if the Loop does not have to free it.
     """
     (body,) = op.bodies
-    allocations = can_pass_on | frame.simulator.run_block(body, op, {}, frame)
-    buffer_of = frame.simulator.plans[body.path].buffer
-    return [allocations.get(buffer_of.get(var, var)) for var in body.outputs]
+    # The body writes nothing into outputs of the Loop, which are made after the last iteration.
+    results = frame.simulator.run_block(body, op, outer_results={}, outer=frame)
+    # Variables that share memory have one allocation, that of the variable in `buffer`.
+    buffer = frame.simulator.plans[body.path].buffer
+    buffers_of_outputs = [buffer.get(var, var) for var in body.outputs]
+    return [(can_pass_on | results).get(var) for var in buffers_of_outputs]
 
 
 def _loop_state_count(op: Op) -> int:
@@ -484,7 +493,7 @@ def _run_scan(frame: Frame, op: Op) -> None:
     outer_results = dict(zip(body.outputs, op.outputs, strict=True))
     for _ in range(iterations):
         frame.simulator.run_block(body, op, outer_results, frame)
-    _free_each(recorder, buffers)
+    _free_distinct(recorder, buffers)
 
 
 def _scan_iterations(frame: Frame, op: Op) -> int:

@@ -194,11 +194,9 @@ running: Server | None = None
 
 @contextmanager
 def warm_workers() -> Iterator[None]:
-    """Start a server that forks worker processes for the jobs of this thread, and end it after the block.
-
-    `fork_job` uses the server. The block changes nothing if this process has a server already (`running`), and on
-    systems other than Linux.
-    """
+    """Start the server from which `fork_job` forks the jobs of this thread, and end it after the block."""
+    # A process has one server, for the jobs of one thread. In a block inside this one the jobs use the same server,
+    # and in a block of a second thread they get new processes.
     if sys.platform != "linux" or running is not None:
         yield
         return

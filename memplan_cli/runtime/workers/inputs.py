@@ -43,20 +43,21 @@ class PreparedInputs:
     whose spec differs only in the shape, so it is a view of them.
 
     Attributes:
-        largest: the largest value of each input.
+        largest: the largest value of each input, in any order.
     """
 
     def __init__(self, requests: Iterable[Iterable[FeedSpec]]) -> None:
-        """Draw the largest value of each input; ``requests`` are the specs of all inputs, in several sizes."""
-        specs = sorted(
-            (spec for inputs in requests for spec in inputs), key=lambda spec: prod(spec.shape)
-        )
-        # Of the specs with one name, the last one is the largest.
-        largest_specs = {spec.name: spec for spec in specs}
+        """Draw the largest value of each input, of which `feed` returns views for smaller requests.
+
+        ``requests`` are the specs of the inputs of each request.
+        """
+        specs = [spec for request in requests for spec in request]
+        by_size = sorted(specs, key=lambda spec: prod(spec.shape))
+        # Later entries of a name replace earlier ones, so that the largest spec of each input stays.
+        largest_specs = {spec.name: spec for spec in by_size}
         values = draw_all(largest_specs.values())
         self.largest = list(values.values())
-        # Key: the spec of an input without its shape, which is equal for all sizes. Value: the elements of the
-        # largest size, flat; a smaller size consists of the first elements.
+        # The elements of each value, from which `_value` takes the first. The key is the same for all sizes.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()
