@@ -118,11 +118,11 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
         base, view = number.get(op.inputs[0]), number.get(op.outputs[0])
         if base is None or view is None or sizes[base] != sizes[view]:
             continue
-        # The root of a group is its oldest var: if an input of a body is in the group, the input.
-        oldest = groups.vars[groups.root(base)]
-        # A result of a repeated body must not share bytes with an input: a runtime copies the results into the
-        # inputs one by one. If the body swaps two inputs, the first copy would overwrite the source of the second.
-        if op.outputs[0] in carried_results and oldest in carried_inputs:
+        # The root of a group is its oldest var. So a view of a body's input has the input as its root.
+        is_view_of_input = groups.vars[groups.root(base)] in carried_inputs
+        # A runtime copies the results of a repeated body into its inputs one by one. If the body swaps two inputs,
+        # and the results were the inputs' bytes, the first copy would overwrite the source of the second.
+        if op.outputs[0] in carried_results and is_view_of_input:
             continue
         groups.unite(base, view)
 
@@ -132,22 +132,16 @@ def _unite_branch_results(
 ) -> None:
     """Let each output of an If share its bytes with the result at the same position of each branch.
 
-    A result shares nothing if it has another size than the output, or if it must be copied
-    (`_shareable_results`).
+    With the results (a, b) of one branch and (c, d) of the other, the first output shares with a and c. A result
+    that must be copied (`_shareable_results`), or has another size than the output, shares nothing.
     """
     op, sizes = branch_op.op, groups.sizes
-    results_by_branch = [
-        _shareable_results(body, path, blocks, groups)
-        for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
-    ]
-    # In an invalid model a branch may have too few results: the last outputs then share nothing.
-    results_by_position = zip(*results_by_branch, strict=False)
-    for name, results in zip(op.outputs, results_by_position, strict=False):
-        output = groups.number.get(name)  # the number of the var; results are numbers too
-        if output is None:  # not planned
-            continue
-        for result in results:
-            if result is not None and sizes[result] == sizes[output]:
+    outputs = [groups.number.get(name) for name in op.outputs]  # None: not planned
+    for body, path in zip(op.bodies, branch_op.body_paths, strict=True):
+        results = _shareable_results(body, path, blocks, groups)  # None: not shareable
+        # In an invalid model a branch may have too few results: it shares nothing with the last outputs.
+        for output, result in zip(outputs, results, strict=False):
+            if output is not None and result is not None and sizes[result] == sizes[output]:
                 groups.unite(result, output)
 
 
@@ -246,24 +240,27 @@ class _Groups:
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
         """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``, unused after it.
 
-        Results of an If's branches may share bytes. Then ``source`` would share its bytes with earlier results too:
+        All vars of both groups would then be on the same bytes. A var that shares bytes with ``result`` may be
+        defined before ``start``, in another branch of an If. Such a var must not be live together with ``source``:
 
             If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e share bytes: the If's output
 
-        With ``source`` s and ``result`` e, ``a`` would overwrite ``s`` before ``u`` reads it. So False if an earlier
-        result is live together with a var in the bytes of ``source``, unless a run computes one of the two only.
+        With ``source`` s and ``result`` e, ``a`` would overwrite ``s`` before ``u`` reads it.
         """
         blocks = self._blocks
         if blocks is None:  # no group holds results of branches
             return True
-        earlier = [var for var in self._members[self.root(result)] if self._start(var) < start]
-        return all(
-            self._start(member) >= self._end(var)
-            or self._start(var) >= self._end(member)
-            or blocks.are_exclusive(self.vars[member], self.vars[var])
-            for var in earlier
-            for member in self._members[self.root(source)]
-        )
+        on_source_bytes = self._members[self.root(source)]
+        on_result_bytes = self._members[self.root(result)]
+        for earlier in [var for var in on_result_bytes if self._start(var) < start]:
+            for other in on_source_bytes:
+                if (
+                    self._start(earlier) < self._end(other)  # ends are exclusive
+                    and self._start(other) < self._end(earlier)
+                    and not blocks.are_exclusive(self.vars[earlier], self.vars[other])
+                ):  # live together in some run
+                    return False
+        return True
 
     def buffers(self) -> dict[VarId, BufferId]:
         """Return the buffer id of each var: the name of the root of its group."""

@@ -61,11 +61,11 @@ class Trained:
 def find_trained(
     program: Program, forward: Collection[int], max_visits: int = MAX_VISITS
 ) -> Trained:
-    """Return the parameters that a graph trains, and their final gradients.
+    """Return the parameters that a graph trains, and their final gradients; empty if it trains none.
 
-    An update adds a gradient to stored tensors, its *sources*: the parameter itself, a momentum. The
-    final gradient is the value that is added, before it is scaled, for example by the learning rate.
-    An output that no update computes may be the gradient of a *candidate*: a float input or weight that is used.
+    A *candidate* is a var that may be a parameter: a float input or weight that the forward part reads. First,
+    one output must be very likely the gradient or the new value of a candidate. Then every output with the
+    dtype and shape of candidates is judged by the ops that compute it (`_Updates.trained_by`).
 
     Args:
         program: The model. Only its main graph is considered.
@@ -73,51 +73,40 @@ def find_trained(
         max_visits: The ops that may be visited in total to examine outputs.
     """
     evidence = _Evidence(program, forward)
-    # A graph trains if it has a likely gradient: as for ``P`` in ``y = MatMul(a, P)``, an output that is computed
-    # from ``a`` and from ``y``.
     examined = evidence.outputs_to_examine(max_visits)
     if not any(map(evidence.is_likely_gradient, examined)):
         return Trained()
-    # Of the other outputs only the type of a candidate is asked: the gradient of a bias ``b`` in ``Add(a, b)``
-    # is not computed from ``a``.
+    # The graph trains. Not every gradient is a likely one: that of a bias ``b`` in ``Add(a, b)`` is not computed
+    # from ``a``.
     updates = _Updates(evidence)
-    parameters: dict[VarId, None] = {}
-    gradients: dict[VarId, None] = {}
+    parameters: set[VarId] = set()
+    gradients: dict[VarId, None] = {}  # in the order of the outputs
     for output in evidence.outputs:
-        candidates = evidence.candidates_of_type(output)  # with its dtype and shape
-        sources = updates.sources.get(output, frozenset())
-        trained = [var for var in candidates if var in sources]
-        if trained:  # the output is the new value of these parameters
-            final_gradients = updates.gradients(output)
-        elif not sources:  # no update computes the output: a gradient, if it has candidates
-            trained = list(candidates)  # all: its type does not tell whose gradient it is
-            final_gradients = (output,)
-        else:  # the new value of another tensor, such as a momentum
-            continue
-        # A new value without a gradient, as ``0.99 * P``, trains nothing: the parameter only decays.
-        if trained and final_gradients:
-            gradients.update(dict.fromkeys(final_gradients))
-            parameters.update(dict.fromkeys(trained))
-    order = {var: place for place, var in enumerate(program.vars)}
-    return Trained(tuple(sorted(parameters, key=order.__getitem__)), tuple(gradients))
+        candidates = evidence.candidates_of_type(output)
+        if candidates:
+            trained = updates.trained_by(output, candidates)
+            parameters.update(trained.parameters)
+            gradients.update(dict.fromkeys(trained.gradients))
+    return Trained(tuple([var for var in program.vars if var in parameters]), tuple(gradients))
 
 
 class _Evidence:
-    """The vars of a graph that may be parameters, and the outputs that may be their gradients.
+    """The vars of a graph that may be parameters (*candidates*), and the outputs that may be their gradients.
 
     Attributes:
         program: the model.
         forward: the indices of the ops of its forward part in the main graph.
         dataflow: producers and consumers of the main graph.
         outputs: the float graph outputs that ops outside of the forward part compute: each may be a
-            gradient or the new value of a parameter.
+            gradient or the updated value of a parameter.
+        candidates: each var that may be a parameter -> the indices of the forward ops that read it.
+        _uncast: the result of a reshape, cast and the like -> the var that it was computed from.
+        _varying: the vars that depend on a graph input.
+        _by_type: dtype and shape -> the candidates.
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
-        """Find the outputs that may be gradients or new values, and the vars that may be their parameters.
-
-        ``forward`` has the indices of the ops that the loss depends on.
-        """
+        """Find the outputs and the candidates; ``forward`` has the indices of the ops that the loss depends on."""
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow
         self.outputs = tuple(
@@ -128,23 +117,25 @@ class _Evidence:
             and is_float(program.vars[var])
         )
         self._uncast = _originals(dataflow)
-        """Result of a reshape, cast and the like -> the var that it was computed from."""
         self._varying = _varying(dataflow, program.body.inputs)
-        """The vars that depend on a graph input."""
-        self.candidates: dict[VarId, list[int]] = {}
-        """A var that may be a parameter -> the indices of the forward ops that read it or a cast of it."""
+        # Without outputs that may be gradients there are no parameters.
+        self.candidates = self._find_candidates() if self.outputs else {}
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
-        """Dtype and shape -> the vars that may be parameters."""
-        if not self.outputs:  # without gradients there are no parameters
-            return
-        for index in sorted(forward):
-            if _is_value_preserving(dataflow.ops[index]):
+        for candidate in self.candidates:
+            var = program.vars[candidate]
+            self._by_type.setdefault((var.dtype, var.shape), []).append(candidate)
+
+    def _find_candidates(self) -> dict[VarId, list[int]]:
+        """Return each var that may be a parameter -> the indices of the forward ops that read it or a cast of it."""
+        candidates: dict[VarId, list[int]] = {}
+        for index in sorted(self.forward):
+            if _is_value_preserving(
+                self.dataflow.ops[index]
+            ):  # the ops that read its result count
                 continue
-            for parameter in filter(self._may_be_parameter, self._operands(index)):
-                self.candidates.setdefault(parameter, []).append(index)
-        for parameter in self.candidates:
-            var = program.vars[parameter]
-            self._by_type.setdefault((var.dtype, var.shape), []).append(parameter)
+            for var in filter(self._may_be_parameter, self._operands(index)):
+                candidates.setdefault(var, []).append(index)
+        return candidates
 
     def is_likely_gradient(self, output: VarId) -> bool:
         """Return whether an output is very likely the gradient or the new value of a parameter.
@@ -205,34 +196,64 @@ class _Evidence:
 
 
 class _Updates:
-    """How optimizer ops combine stored tensors (parameters, momenta) with gradients.
+    """The ops after the forward part that combine stored tensors (parameters, momenta) with gradients.
+
+    With ``v1 = Add(v, g)`` and ``w1 = Sub(w, v1)``, the *sources* of ``w1`` are the stored ``w`` and ``v``.
 
     Attributes:
-        sources: for each var that an update computes, the stored tensors that it is computed from:
-            the graph inputs and initializers that elementwise ops of its shape, or a whole
-            optimizer op, combine into it. Only results of ops have an entry.
+        sources: each result of these ops -> the inputs and weights of the graph that it is computed from. A
+            result of other ops, such as ``g``, has no entry; neither has a stored tensor itself.
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Find the sources of all vars: the stored tensors from which elementwise or optimizer ops derive them.
-
-        Ops of the forward part are left out.
-        """
+        """Find the sources of each result of elementwise and optimizer ops after the forward part."""
         self._vars = evidence.program.vars
         self._dataflow = evidence.dataflow
         self._forward = evidence.forward
+        # A stored scalar is a factor, such as a learning rate, unless the forward part may learn it.
+        stored = {
+            name
+            for name, var in self._vars.items()
+            if var.origin in (Origin.INPUT, Origin.WEIGHT)
+            and (elements(var) != 1 or name in evidence.candidates)
+        }
         self.sources: dict[VarId, frozenset[VarId]] = {}
         for index, op in enumerate(self._dataflow.ops):
-            if index not in self._forward and _is_elementwise_or_optimizer(op):
-                self._add_sources(op, evidence.candidates.keys())
+            if index in self._forward or not _is_elementwise_or_optimizer(op):
+                continue
+            for output in filter(None, op.outputs):
+                operands = self._operands_of_shape(op, output)
+                sources = stored.intersection(operands)
+                sources.update(*[self.sources.get(operand, ()) for operand in operands])
+                if sources:
+                    self.sources[output] = frozenset(sources)
+
+    def trained_by(self, output: VarId, candidates: tuple[VarId, ...]) -> Trained:
+        """Return the parameters that an output trains, and their gradients; empty if it trains none.
+
+        ``candidates`` are the vars that may be parameters and have the dtype and shape of the output.
+        """
+        sources = self.sources.get(output)
+        if (
+            sources is None
+        ):  # a gradient: no update computes it. Of which candidate is unknown, so of all
+            return Trained(candidates, (output,))
+        parameters = tuple([var for var in candidates if var in sources])
+        if not parameters:  # the updated value of another tensor, such as a momentum
+            return Trained()
+        gradients = self.gradients(output)
+        # Without a gradient, as in ``0.99 * P``, the parameter only decays.
+        return Trained(parameters, gradients) if gradients else Trained()
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
         """Return the final gradients from which an updated parameter is computed: ``g`` of ``w - lr * g``.
 
-        The ops are followed backwards from ``output``, the updated parameter. An operand with an entry in
-        ``sources`` is computed from a stored tensor, so it is a part of the update and followed too. Any other
-        computed operand, such as ``lr * g``, is a gradient after `_unscaled` has removed factors. Operands of
-        another shape, such as a learning rate or an epsilon, are skipped.
+        The ops are followed backwards from ``output``, the updated parameter::
+
+            output = Sub(w, v1)          v1 has the source v, so it is a part of the update, and followed
+            v1 = Add(v, Mul(rate, g))    Mul(rate, g) has no sources, so it is a gradient: g without its factor
+
+        Stored tensors, here ``v`` and ``w``, and operands of another shape are no gradients.
         """
         final_gradients: dict[VarId, None] = {}
         stack, seen = [output], {output}
@@ -246,23 +267,6 @@ class _Updates:
                 elif self._is_computed(operand):
                     final_gradients[self._unscaled(operand)] = None
         return tuple(final_gradients)
-
-    def _add_sources(self, op: Op, candidates: Collection[VarId]) -> None:
-        """Add to ``sources`` the stored tensors (parameters, momenta) from which an op's outputs are computed.
-
-        These are the stored operands of the op, and the sources of its other operands. A stored scalar counts
-        only if it may be a parameter, a member of ``candidates``. Other scalars are factors.
-        """
-        for output in filter(None, op.outputs):
-            sources: frozenset[VarId] = frozenset()
-            for operand in self._operands_of_shape(op, output):
-                sources |= self.sources.get(operand, frozenset())
-                var = self._vars[operand]
-                is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)
-                if is_stored and (elements(var) != 1 or operand in candidates):
-                    sources |= {operand}
-            if sources:
-                self.sources[output] = sources
 
     def _operands_of_shape(self, op: Op, output: VarId) -> tuple[VarId, ...]:
         """Return the inputs of an op with the shape of ``output``, each once: parameters, gradients or states.

@@ -102,9 +102,9 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
 def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
     """Return each old and new running statistic -> the oldest statistic on the same bytes.
 
-    A BatchNormalization may write its new statistics over the old ones. If a first one computes the mean ``m1``
-    from ``m0``, and a second one ``m2`` from ``m1``, all three may have the bytes of ``m0``: the result is
-    ``{m0: m0, m1: m0, m2: m0}``.
+    A BatchNormalization may write its new statistics over the old ones, so ops that use a var of the result must
+    keep their order. If one computes the mean ``m1`` from ``m0``, and the next one ``m2`` from ``m1``, the result
+    is ``{m0: m0, m1: m0, m2: m0}``. Those of subgraphs are included.
     """
     oldest: dict[VarId, VarId] = {}
     for inner in blocks(block):
@@ -115,7 +115,8 @@ def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
                 if new_position >= len(op.outputs):
                     continue
                 new = op.outputs[new_position]
-                # Outputs have bytes of their own. To count those of a subgraph only forbids some possible orders.
+                # An output of the block has bytes of its own. So has one of a subgraph, which is not excluded:
+                # the ops that use it then keep their order without need, which is safe.
                 if new and new not in block.outputs:
                     old = op.inputs[old_position]
                     oldest[old] = oldest[new] = oldest.get(old, old)

@@ -208,10 +208,10 @@ class _Clusters:
     def _fuse(self, fusion: Fusion, step_bytes: int) -> None:
         """Add the cluster ``fusion.node`` to ``fusion.into``, and remove ``fusion.node``.
 
-        Changes the clusters, their edges, and the users of tensors. ``step_bytes`` are the most bytes that are
-        live in the fused cluster beyond those live before it.
+        ``step_bytes`` are the most bytes that are live in the fused cluster beyond those live before it.
         """
         removed_id, kept_id = fusion.node, fusion.into
+        # Defined by one of the two, and accessed by no third cluster: they now begin and die in one step.
         private = self._tensors_of_pair(removed_id, kept_id)
         removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 

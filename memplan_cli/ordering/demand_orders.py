@@ -258,16 +258,16 @@ class _SweepState:
         A group is free if at most `Sweep.slack` more bytes are live after it than before. The result has the
         ops that had to wait for one of ``ops``, and those that add fewer live bytes since ``ops`` have run.
         """
-        # The values of ``_users_before_last`` at which users of a tensor may add fewer bytes than before.
-        # Forward: the last user (0) frees the tensor, or the last two (1) do so in one group. Backward: the
-        # tensor has just become live (-1), so its other users do not add its bytes.
-        values = (0, 1) if self._is_forward else (-1,)
+        # ``_users_before_last`` of a tensor whose users have become cheaper. Forward, 0: the next user frees the
+        # tensor; 1: the next two do so in one group. Backward, -1: the last user, the first in the sweep, has made
+        # the tensor live, so no other user adds its bytes.
+        counts = (0, 1) if self._is_forward else (-1,)
         starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                # Not for other values: a tensor may have many users, and the time is near linear.
-                if self._users_before_last[tensor] in values:
+                # Not at other counts: a tensor may have many users, and the time is near linear.
+                if self._users_before_last[tensor] in counts:
                     starts += self._users[tensor]
         return [
             op

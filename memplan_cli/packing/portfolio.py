@@ -103,11 +103,12 @@ def _lower_pieces(
         if heights[index] <= settled_height:
             break
         part = budget.share(1 / (len(too_tall) - count_before))
-        # The bound of the piece begins at the settled height, below which no search goes.
+        # Lowering a piece below the settled height is useless, so its bound begins there. A search raises the
+        # bound only by a proof that the piece, and so the arena, does not fit below.
         best = BestPlacement(placements[index], heights[index], settled_height, target_height)
         best = _lower_piece(reduction.pieces[index], best, part, progress)
         lowered[index] = best.placement
-        if best.bound > settled_height:  # a search has raised the bound, which is proved then
+        if best.bound > settled_height:
             arena_bound = best.bound
         settled_height = max(settled_height, best.height)
     return layout_of(reduction, lowered), reduction.arena_bytes(arena_bound)

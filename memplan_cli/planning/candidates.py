@@ -195,7 +195,7 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
 
     Outputs are allocated until the end of the run. The later they are computed, the lower is the *resident
     peak*, that is the live peak of intermediates and outputs together. ``best`` is the candidate in ``ordering``,
-    the order in which intermediates alone have the lowest live peak; `fewer_resident` limits the rise of that peak.
+    the order in which intermediates alone have the lowest live peak.
     """
     settings = task.settings
     planned_vars = replace(task.planned_vars, sizes=best.sizes)
@@ -208,11 +208,12 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
         return best  # symbolic peaks cannot be compared
     from memplan_cli.ordering.late_outputs import fewer_resident
 
+    # The live peak of intermediates rises hardly, and not at all if ``ordering`` is proved to have the lowest.
     late = fewer_resident(ordering, planned_vars)
     if late is None:
         return best
     resident = planned_vars.resident.live_peak(late)
-    # The other fields stay: none depends on the order of the candidate.
+    # The bound stays: it holds for every order. The peaks stay: `planner` adds the peak of the chosen candidate.
     return replace(best, program=late, order="resident", resident=resident)
 
 
@@ -223,7 +224,8 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
     live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
-    order with the lowest runtime peak is taken, unless the plan loses more bytes than the runtime saves.
+    order with the lowest runtime peak is taken. It is refused if its plan peak exceeds that of the file's order
+    by more than the runtime saves.
     """
     settings, program = task.settings, task.program
     # With recomputation the order of the candidate is part of the rewrite.
@@ -238,16 +240,16 @@ def for_runtime(
     ]
     lowest_peak = min(runtime_peaks)
     best = orders[runtime_peaks.index(lowest_peak)]  # of equal ones the first
-    # How much lower the peak of the searched order is than those of the other two; 0 if it is not the lowest.
-    saved_in_runtime = min(runtime_peaks[1:]) - lowest_peak
+    lowest_without_search = min(runtime_peaks[1:])
+    saved_in_runtime = lowest_without_search - lowest_peak
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
-    # The plan's loss is counted from the file's order, with which users compare a plan.
-    if plan_peak - plan_peak_in_file > saved_in_runtime:
+    # Users compare a plan with the file's order.
+    lost_in_plan = max(plan_peak - plan_peak_in_file, 0)
+    if lost_in_plan > saved_in_runtime:
         return None
-    # A similar order may leave smaller gaps in the runtime's arena. It must not raise the plan's peak further.
-    allowed_plan_peak = max(plan_peak, plan_peak_in_file)
+    # An order similar to ``best`` may leave smaller gaps in the runtime's arena. The plan must not lose more by it.
     for_arena = runtime.order_for_arena(
-        best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak
+        best, lambda ordered: plan_peak_of(ordered) - plan_peak_in_file <= lost_in_plan
     )
     peaks = {**candidate.peaks, "runtime": plan_peak_of(for_arena)}  # the plan's, by order
     return replace(candidate, program=for_arena, order="runtime", peaks=peaks)

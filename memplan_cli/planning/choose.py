@@ -123,7 +123,7 @@ def choose(
     allocation_work = 0 if has_fast_pass else DEFAULT_WORK  # with 0, fast heuristics alone
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate; if there is a fast pass, without a search for layouts, which follows it."""
+        """Allocate a candidate. In a fast pass, heuristics alone pack its arenas."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,

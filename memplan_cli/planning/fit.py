@@ -43,8 +43,8 @@ class Need:
 
     Attributes:
         weights, inputs, outputs, planned: as in a report.
-        process: the highest resident bytes of a process with a session, with weights, the outputs
-            of a run and those of the run before; None: the search is for tensors, not for the process.
+        process: the most bytes that a session and its runs add to a process, without inputs: weights,
+            intermediates, and the outputs of two runs. None: tensors are searched for, not a process.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -93,12 +93,12 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the need of the largest value of a dim that fits, together with that of the next value.
+        """Return the need of the largest value of a dim that fits, together with the bytes for the next value.
 
         ``next_need`` is None if the next value needs more bytes than any machine has. ``overhead`` is the bytes
-        of the interpreter and its imports, which neither need includes.
+        of the interpreter and its imports; a need has only the bytes that the model adds to them.
         """
-        # Users compare this number with the memory size, so it includes the overhead.
+        # Users compare ``beyond`` with the memory size, which has to hold the interpreter too.
         beyond = None if next_need is None else next_need.total + overhead
         return cls(
             weights=need.weights,

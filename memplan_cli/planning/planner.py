@@ -202,15 +202,17 @@ def _chunked(program: Program, context: _Context) -> Decision:
     )
     if not chunking.facts.regions:
         return decision
-    # Chunks may be worse than none in two cases: recomputation alone may add less work, and a runtime's arena,
-    # which counts if there is no budget, may have larger gaps.
-    if settings.recompute == "auto" or (runtime is not None and budget is None):
+    may_add_less_work = settings.recompute == "auto"  # recomputation alone, without chunks
+    may_fill_arena_better = (
+        runtime is not None and budget is None
+    )  # with a budget, arenas do not count
+    if may_add_less_work or may_fill_arena_better:
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
-            if budget is None:
-                return replace(unchunked, chunked=chunking.facts.without_regions())
-            return unchunked  # the facts say whether programs with chunks meet the budget: left out
+            # With a budget, the facts of chunking tell whether the program in chunks meets it, which is not chosen.
+            facts = chunking.facts.without_regions() if budget is None else unchunked.chunked
+            return replace(unchunked, chunked=facts)
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))

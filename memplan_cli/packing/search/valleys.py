@@ -87,7 +87,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         SMALLEST_LEFT    -   -   5   5    size of the smallest one that ends before the section
         SMALLEST_RIGHT   3   3   -   -    size of the smallest one that starts after the section
 
-    where ``-`` is INFINITE. `find_valleys` has written CAP, STRETCH_BEGIN and STRETCH_STOP.
+    where ``-`` is INFINITE. Reads the rows of `find_valleys`: the caps of valleys, and the ends of *stretches*, the
+    intervals of equal floors, of which some are valleys.
     """
     starts, stops, sizes, twin = piece.start, piece.end, piece.size, piece.twin
     is_placed = state.is_placed
@@ -97,8 +98,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
     smallest_right = state.scratch[SMALLEST_RIGHT]
     inside_units[left : right + 1] = 0
     inside_count[left : right + 1] = 0
-    smallest_left[left : right + 1] = INFINITE
-    smallest_right[left : right + 1] = INFINITE
+    smallest_left[left:right] = INFINITE
+    smallest_right[left:right] = INFINITE
     # First each buffer is entered at its ends only: where it starts, units and count rise, and where it
     # stops they fall. Buffers are sorted by start: these are all that start in [left, right).
     for buffer in range(piece.first[left], piece.first[right]):
@@ -115,12 +116,11 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             inside_count[start] += 1
             inside_count[stop] -= 1
-        # If the buffer ends with its valley, this entry belongs to the stretch behind, where `_spread_smallest`
-        # clears it, or to ``right``, which is not read.
-        smallest_left[stop] = min(smallest_left[stop], size)
+        if stop < stretch_stop[start]:  # a section of the valley is behind the buffer
+            smallest_left[stop] = min(smallest_left[stop], size)
         smallest_right[start] = min(smallest_right[start], size)
-    # Then the entries are turned into the values of each section. Units and count fall to 0 at the end of
-    # each valley, so they are summed over all sections.
+    # Then sums and minima turn these entries into the values of each section. Units and count fall to 0 at the
+    # end of each valley, so one sum runs over all sections.
     units, count = 0, 0
     for section in range(left, right):
         units += inside_units[section]
@@ -128,7 +128,7 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         inside_units[section] = units
         inside_count[section] = count
     begin = left
-    while begin < right:
+    while begin < right:  # the minima begin anew in each stretch
         stop = stretch_stop[begin]
         _spread_smallest(smallest_left, smallest_right, begin, stop)
         begin = stop
@@ -142,12 +142,9 @@ def _spread_smallest(ending: Ints, starting: Ints, begin: int, stop: int) -> Non
     the one before), and of the smallest that starts there; INFINITE if there is none::
 
         section      0   1   2   3             section      0   1   2   3
-        ending       9   -   5   -   becomes   ending       -   -   5   5
+        ending       -   -   5   -   becomes   ending       -   -   5   5
         starting     7   -   3   -             starting     3   3   -   -
-
-    The 9 is about buffers of the stretch before.
     """
-    ending[begin] = INFINITE
     smallest_before = INFINITE
     for section in range(begin + 1, stop):
         smallest_before = min(smallest_before, ending[section])
