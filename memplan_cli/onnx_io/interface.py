@@ -116,12 +116,12 @@ def _unused_name(name: str, taken: Collection[str]) -> str:
 
 
 def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
-    """Return the symbols of each symbolic dim of the fed tensors, by its text.
+    """Return the symbols of each symbolic dim of the fed tensors, by the text of the dim.
 
-    A dim is one symbol, whatever its letters (``sequence-length``), unless all names in it are dims of
-    inputs themselves: then it is an expression (``past+sequence``).
+    A text is an expression if all names in it are dims of inputs themselves, and else one symbol. If ``past`` and
+    ``seq`` are dims, ``past+seq`` has both symbols, and ``max-length`` is one.
     """
-    taken = names_taken(model)
+    taken = names_taken(model)  # a dim without a name gets one that is not taken
     texts = {
         dim
         for value in fed_inputs(model)
@@ -188,12 +188,12 @@ def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> s
 
     Args:
         text: A dim of an input that is no number.
-        symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them. A text whose
-            only symbol is the whole text is a name.
+        symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them: ``past`` and
+            ``sequence`` for ``past+sequence``, the whole text for ``sequence-length``.
     """
-    whole_text = as_name(text)
-    is_name = symbols_by_text[text] == {whole_text}
-    return quote_name(whole_text) if is_name else text
+    name = as_name(text)
+    is_name = symbols_by_text[text] == {name}
+    return quote_name(name) if is_name else text
 
 
 def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

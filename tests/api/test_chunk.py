@@ -194,6 +194,21 @@ def test_a_budget_that_is_met_already_is_said_to_be(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("budget", [(), ("--budget", "1B")])
+def test_that_no_chunks_help_is_said(tmp_path: Path, budget: tuple[str, ...]) -> None:
+    path = saved(
+        tmp_path,
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]>
+            g (float[4,8] x) => (float[4,8] y) { y = Exp(x) }"""
+        ),
+    )
+    done = memplan("report", path, "--chunk", "auto", *budget)
+    assert "No region is computed in chunks: no program with chunks was found" in (
+        done.output.replace("\n", " ")
+    )
+
+
 def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None:
     model = transformer(length=64, layers=1)
     for value in (*model.graph.input, *model.graph.output):

@@ -47,7 +47,7 @@ RULES = (
     rule("an op computes what all of its readers need",
          "_backward_ranges", replace("needed.get(var, read)", "read"), "test_readers_that_need_more_and_less_of_a_tensor_share_its_pieces"),
     rule("an op goes on where its readers have the rows before",
-         "_carried_ranges", replace("made_start", "made_start - 1", nth=0), "test_kept_rows_of_random_windows_keep_the_bits"),
+         "_carried_ranges", replace("computed_start", "computed_start - 1", nth=0), "test_kept_rows_of_random_windows_keep_the_bits"),
     rule("rows are taken in a view where channels lie in blocks",
          "ProgramWriter._needs_memory_dims", never("blocked_vars SPATIAL_AXES"), "test_rows_and_columns_of_blocks_give_the_same_bits"),
     rule("rows and columns are cut only where channels fill whole blocks",

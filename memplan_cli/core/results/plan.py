@@ -254,6 +254,7 @@ def _problem_of(arena: PlannedArena, tensors: Sequence[Placement]) -> tuple[Prob
         if buffer_id in buffers:  # the tensor or another alias of it came before
             other = buffers[buffer_id].live
             live = LiveRange(min(live.start, other.start), max(live.end, other.end))
+        # Aliases have the bytes and the offset of their base (`_refuse_wrong_alias`).
         buffers[buffer_id] = Buffer(buffer_id, tensor.bytes, live)
         offsets[buffer_id] = tensor.offset
     problem = Problem(tuple(buffers.values()), arena.alignment)

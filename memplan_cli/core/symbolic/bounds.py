@@ -114,7 +114,7 @@ def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
 def _upper_bound_of_term(
     monomial: tuple[str, ...], coefficient: int, bounds: Bounds
 ) -> Polynomial | None:
-    """Return an upper bound of ``coefficient * monomial``, or None: see `_upper_bound`."""
+    """Return an upper bound of ``coefficient * monomial`` in the symbols without bounds; None if none is found."""
     interval = (coefficient, coefficient)  # of the coefficient times the bounded atoms
     unbounded_atoms = []
     for atom in monomial:
@@ -130,7 +130,7 @@ def _upper_bound_of_term(
     # largest at ``high``. A call may be negative, and then the term is largest at ``low``.
     has_call = any(parse_call(atom) is not None for atom in unbounded_atoms)
     if has_call and low != high:
-        return None
+        return None  # the sign of the call decides which of both gives the bound
     return multiply_polynomials([{(atom,): 1} for atom in unbounded_atoms], high)
 
 

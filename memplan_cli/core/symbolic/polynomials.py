@@ -436,8 +436,8 @@ def _call_of(node: ast.expr, tree: _Tree) -> Call:
 def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     """Return the dividend and the divisor of the argument of floor or ceiling.
 
-    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. A quotient of dims inside the
-    argument, as in ``W/k + 1``, is floored first (`_arithmetic`), which leaves the divisor 1.
+    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. Inside a sum, ``W/k`` is an integer
+    division (`_arithmetic`): ``W/k + 1`` gives ``floor(W/k) + 1`` and 1, also as the argument of ceiling.
     """
     match node:
         # Not `_rational(node)`, which floors a quotient of dims.

@@ -185,10 +185,13 @@ class _Needs:
         self._graph, self._planned, self._aliasing = graph, planned, aliasing
 
     def ways(self, index: int) -> list[_Way]:
-        """Return the ways to compute an op: whole, and in chunks along each of its splits."""
+        """Return the ways to compute an op: whole, and in chunks along each of its splits.
+
+        The need of a way is a lower bound of the bytes of whole tensors that are live while the op runs.
+        """
         op = self._graph.ops[index]
         if op.bodies:
-            # What is live while a subgraph runs is not known, so only 0 is surely a lower bound.
+            # Nothing is known of the tensors that are live in a subgraph, so the lower bound is 0.
             return [_Way(Need(0, op.label, {}), None)]
         whole = self.of_tensors((*op.inputs, *op.outputs), op.label)
         whole = whole._replace(bytes=whole.bytes - self._shared_bytes(op))
@@ -264,7 +267,7 @@ class _Needs:
             return 0
         bytes_of = self._graph.bytes
         is_view = operator(op).is_view
-        # Of a view all inputs are tried. Too many shared bytes make the bound lower, so it still holds.
+        # Of a view all inputs are tried. Too many shared bytes make the lower bound smaller, so it still holds.
         positions = range(len(op.inputs)) if is_view else self._aliasing.in_place_inputs(op)
         inputs = {op.inputs[position] for position in positions if position < len(op.inputs)}
         output_bytes = bytes_of(op.outputs[0])

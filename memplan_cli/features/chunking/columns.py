@@ -141,20 +141,18 @@ def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
 
 
 def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain]:
-    """Yield for each large input of a matrix product the chain of ops that compute the input.
+    """Yield for each large input of a matrix product the chain of ops that compute the input in slices.
 
-    A copy of the chain could be in chunks together with the product. Nothing is yielded for other ops.
-
-    An input is large if it exceeds ``budget`` bytes divided by `_BUDGET_DIVISOR`; a smaller one can stay
-    whole. Only chunks of rows and of columns count: two products that read a tensor along different
-    axes can still be in chunks of batches together, without any copy.
+    If another product needs the input in slices along another axis, a copy of the chain can be in chunks with
+    this product. An input is large if it exceeds ``budget`` bytes divided by `_BUDGET_DIVISOR`. Nothing is
+    yielded for other ops than matrix products.
     """
     op = graph.ops[index]
     if operator(op).family is not Family.MATRIX_PRODUCT:
         return
     for split in graph.splits(index):
         if split.role not in {Role.ROWS, Role.COLUMNS}:
-            continue
+            continue  # in chunks of batches, both products can share a chain
         # Chunks of rows slice the first matrix and read the second whole, chunks of columns the reverse.
         position = 0 if split.role is Role.ROWS else 1
         var, axis_map = op.inputs[position], split.inputs[position]
@@ -235,7 +233,7 @@ def _is_log_softmax(node: Node, axis: int) -> bool:
 
 
 def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether an op is a ScatterElements that adds one element to each row, and ``axis`` its last axis."""
+    """Whether an op is a ScatterElements that adds one element to each row, and rows lie along ``axis``, the last one."""
     if qualified_name(node.op) != "ScatterElements":
         return False
     output = node.output_shape
@@ -266,26 +264,26 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether each op that keeps reading the original result of a chain can be in chunks together with the chain.
+    """Whether each op that reads the original result of a chain can be in chunks together with the original ops.
 
-    Such a reader and the ops of the chain must have splits along a common axis of the result. The axis that the
-    matrix product slices does not count: along this axis, chunks are made of the copy.
+    Such a reader needs an axis of the result along which the reader and the ops of the chain can be sliced. The
+    axis that the matrix product slices does not count: along this axis, the copy is in chunks.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
         axes = graph.input_axes(reader, chain.result) - {product_axis}
-        # `_chain` goes over the same ops. It returns None if one of them has no split along the axis.
+        # Along an axis, `_chain` finds the same ops; None: one of them cannot be sliced along this axis.
         if not any(_chain(graph, chain.product, chain.result, axis) for axis in axes):
             return False
     return True
 
 
 def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:
-    """Return the consumers of a chain's result that keep reading the original once the chain is copied.
+    """Return the consumers of a chain's result that read the original once the chain is copied.
 
-    The matrix product reads the copy, along whose axis both will be in chunks, and the original along another
-    axis. So a consumer that can be split only along the product's axis, such as the sum over rows for the
-    gradient of a bias, reads the copy too. All others keep the original, also those without any axis.
+    The matrix product reads the copy, in chunks along ``product_axis``. A consumer that can be sliced only along
+    this axis, such as the sum over rows for the gradient of a bias, reads the copy too. All other consumers
+    read the original, also those that cannot be sliced at all.
     """
     product_axis = chain.axes[chain.result]
     return [

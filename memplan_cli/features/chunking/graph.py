@@ -122,9 +122,9 @@ class Graph:
     def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
         """Whether a split slices images in the blocked layout only along samples, rows and columns.
 
-        For slices of rows and columns, the number of channels C must also be a multiple of the block. The
-        image is sliced as ``[N, C / block, H, W, block]`` (`ProgramWriter`). If the last block is not full,
-        the memory holds more elements than this shape.
+        For rows and columns, the number of channels C must also be a multiple of the block: these are sliced in
+        the shape ``[N, C / block, H, W, block]`` of the memory (`ProgramWriter`), which needs full blocks.
+        Samples are sliced in the declared shape ``[N, C, H, W]``, as the memory of each is contiguous.
         """
         op, block = self.ops[op_index], self.context.channel_block
         axis_maps = (

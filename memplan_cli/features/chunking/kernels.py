@@ -82,8 +82,8 @@ def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
         return False
     if not operator(node.op).has_scalar_tail:
         return True
-    # Elements that do not fill a register have another formula. So no chunk may have any,
-    # even if the whole op has.
+    # The last elements of a computation, which do not fill a register, have another formula. At the end of a
+    # chunk these would be other elements than in the whole op. So each chunk must fill its registers.
     elements_per_index = prod(node.output_shape) // split.extent
     return all(
         (stop - start) * elements_per_index % _REGISTER_ELEMENTS == 0 for start, stop in chunks
@@ -171,8 +171,9 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
     if row_divisor % _REGISTER_ELEMENTS == 0:
         return True  # rows fill whole registers
     data, data_map = node.data_shape, split.inputs[0]
+    # A chunk is contiguous in the input only as a slice along the first axis longer than 1.
     if data_map is None or prod(data[: data_map.axis]) > 1:
-        return False  # the rows of a chunk are not contiguous in the whole input
+        return False
     # The elements before each chunk have to fill whole registers.
     elements_per_index = prod(data[data_map.axis + 1 :])
     starts = [data_map.range(chunk, data[data_map.axis])[0] for chunk in chunks]

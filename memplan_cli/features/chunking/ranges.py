@@ -56,8 +56,9 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
         {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
         for number in range(count)
     ]
-    # First rows are carried wherever that saves work. Ops then compute shorter ranges, which may be
-    # too short for the bits of their kernels. In that case no op carries rows.
+    # To carry rows is to keep the last ones of a chunk for the next chunk, which would compute them again. At
+    # first, rows are carried wherever that saves work. Ops then compute shorter ranges, which may be too
+    # short for the bits of their kernels. In that case no op carries rows.
     every_op_that_saves_work, no_op = None, frozenset[int]()
     for carrying_ops in (every_op_that_saves_work, no_op):
         chunks = _ranges_for_outputs(graph, region, outputs, carrying_ops)
@@ -279,24 +280,25 @@ def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> R
 def _carried_ranges(
     graph: Graph, region: Region, ranges: _BackwardRanges
 ) -> dict[VarId, Range]:
-    """Return for each tensor the range that this chunk needs but the previous one made.
+    """Return for each tensor the rows that this chunk needs but the previous chunk made.
 
-    A range of rows follows from a range of the op's split by the axis map of the output. If the chunk
-    needs the rows 14..34 and makes 18..34, the rows 14..18 are carried; if it makes nothing, all are.
-    Also outputs that this chunk does not read are carried, as the next chunk may read their rows.
+    ``ranges`` count elements of an op's split; the axis map of an output turns them into rows. If the chunk
+    needs the rows 14..34 and computes 18..34, the rows 14..18 are carried. Outputs that this chunk does not
+    read are included, as the next chunk may read their rows.
     """
     carried = {}
     for op_index in ranges.carrying_ops:
         op, split = graph.ops[op_index], region.splits[op_index]
+        needed, computed = ranges.op_ranges[op_index], ranges.computed.get(op_index)
         for var, axis_map in zip(op.outputs, split.outputs, strict=True):
-            if var and axis_map is not None:
-                dim = graph.dims(var)[axis_map.axis]
-                needed_start, needed_stop = axis_map.range(ranges.op_ranges[op_index], dim)
-                made_start = needed_stop
-                if op_index in ranges.computed:
-                    made_start = axis_map.range(ranges.computed[op_index], dim)[0]
-                if needed_start < made_start:
-                    carried[var] = needed_start, made_start
+            if not var or axis_map is None:
+                continue
+            dim = graph.dims(var)[axis_map.axis]
+            needed_start, needed_stop = axis_map.range(needed, dim)
+            # If the chunk computes nothing, all needed rows are carried.
+            computed_start = axis_map.range(computed, dim)[0] if computed else needed_stop
+            if needed_start < computed_start:
+                carried[var] = needed_start, computed_start
     return carried
 
 

@@ -18,6 +18,7 @@ whole while the region runs: its boundary, and tensors that only pass by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from sys import maxsize
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,16 +72,16 @@ class GrowthStage(NamedTuple):
 def regions_from(
     graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
 ) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one axis, smaller ones first.
+    """Yield regions around a tensor, sliced along one axis.
 
-    A growing region is yielded whenever fewer bytes are live in whole tensors while it runs
-    (`whole_bytes`) than at all earlier stages; ops at its end that save nothing are left out then.
-    ``may_grow`` gets the number of ops that were visited to find the next op; False ends the growth.
+    For each split of the tensor's producer a region grows op by op (`growth_series`). The region is yielded
+    whenever fewer bytes are live in whole tensors while it runs (`whole_bytes`) than before in this growth,
+    without the ops at its end that save nothing.
     """
     for stages in growth_series(graph, seed, axis, may_grow):
-        fewest_bytes: int | None = None
+        fewest_bytes = maxsize
         for grown, whole_bytes in stages:
-            if fewest_bytes is None or whole_bytes < fewest_bytes:
+            if whole_bytes < fewest_bytes:
                 fewest_bytes = whole_bytes
                 region = _without_growing_ends(graph, grown)
                 if region.outputs:  # else nothing reads the results of its ops
@@ -90,9 +91,9 @@ def regions_from(
 def growth_series(
     graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
 ) -> Iterator[list[GrowthStage]]:
-    """Yield for each split of a tensor's producer along an axis the regions that grow from the tensor.
+    """Yield for each split of a tensor's producer along an axis the stages of a region that grows from the tensor.
 
-    They start with the producer alone, and each has one op more than the one before. ``may_grow`` gets
+    The region of the first stage is the producer alone; each further stage has one op more. ``may_grow`` gets
     the number of ops that were visited to find the next op; False ends the growth.
     """
     producer = graph.dataflow.producer.get(seed)
@@ -121,7 +122,8 @@ def _grow(
         stage = GrowthStage(region, whole_bytes(graph, region))
         yield stage
         best_extension = min(_extensions(graph, region), default=None)
-        visits = 2 * len(region.splits)  # for the boundary, and for the readers outside
+        # Each op of the region is visited for the boundary, and for the readers outside.
+        visits = 2 * len(region.splits)
         if not may_grow(visits) or best_extension is None:
             return
         useless_visits = 0 if stage.whole_bytes < fewest_bytes else useless_visits + visits
@@ -143,20 +145,18 @@ def _extended(graph: Graph, region: Region, extension: _Extension) -> Region:
 def _still_read_outside(
     graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
 ) -> frozenset[int]:
-    """Return the ops of ``duplicated``, run in chunks and whole, whose whole results are still read.
+    """Return the ops of ``duplicated`` that still have to run whole, besides their chunks in the region.
 
-    They are read by graph outputs, by ops outside of the region, or by a duplicated op that still has
-    to run whole itself.
+    Such an op makes a graph output, or is read by an op outside the region or by another op that has to run
+    whole. ``splits`` has the ops of the region.
     """
-    read_outside: set[int] = set()
+    run_whole: set[int] = set()
     # The last op first: whether an op has to run whole depends on whether its consumers have to.
     for op_index in sorted(duplicated, reverse=True):
-        if any(
-            _has_outside_reader(graph, var, splits, read_outside)
-            for var in graph.ops[op_index].outputs
-        ):
-            read_outside.add(op_index)
-    return frozenset(read_outside)
+        outputs = graph.ops[op_index].outputs
+        if any(_has_outside_reader(graph, var, splits, run_whole) for var in outputs):
+            run_whole.add(op_index)
+    return frozenset(run_whole)
 
 
 def _has_outside_reader(
@@ -197,31 +197,32 @@ def boundary(
 ) -> tuple[tuple[VarId, ...], tuple[VarId, ...]]:
     """Return the inputs and the outputs of a region of ops: tensors that are whole.
 
-    Inputs come from ops outside the region, outputs are graph outputs or read by ops outside.
-    Duplicated ops run in chunks in the region and once more, whole, outside of it.
+    Inputs are made by ops outside the region; graph inputs and weights are left out. Outputs are graph outputs,
+    or are read by ops outside; for these readers, a duplicated op runs whole as well, so it makes no outputs.
     """
     producer, order = graph.dataflow.producer, sorted(ops)
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
-    read_from_outside = [var for var in read if producer.get(var) not in ops]
-    made = [var for index in order for var in graph.ops[index].outputs if var]
-    inputs, outputs = (
-        tuple(var for var in variables if _is_in_boundary(graph, var, ops, duplicated))
-        for variables in (read_from_outside, made)
-    )
-    return inputs, outputs
+    read_from_outside = (var for var in read if producer.get(var) not in ops)
+    made = (var for index in order for var in graph.ops[index].outputs if var)
+    is_in_boundary = partial(_is_in_boundary, graph, ops=ops, duplicated=duplicated)
+    inputs, outputs = filter(is_in_boundary, read_from_outside), filter(is_in_boundary, made)
+    return tuple(inputs), tuple(outputs)
 
 
 def _is_in_boundary(
     graph: Graph, var: VarId, ops: Collection[int], duplicated: Collection[int]
 ) -> bool:
-    """Whether a tensor that some op of a region reads or makes is in the boundary of the region."""
+    """Whether a tensor that some op of a region reads or makes is a whole input or output of the region.
+
+    ``duplicated`` are the ops of the region that also run whole, before it, for readers outside.
+    """
     producer = graph.dataflow.producer.get(var)
     if producer is None or var in graph.weights:
         return False  # graph inputs and weights, also those of Constant ops, are not planned
     if producer not in ops:
         return True
     if producer in duplicated:
-        return False  # ops outside read the result of the whole run, which is another tensor
+        return False  # readers outside read the tensor that the op makes when it runs whole
     return _has_outside_reader(graph, var, ops, duplicated)
 
 

@@ -47,22 +47,20 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 def _summary_line(chunks: ChunkingSummary) -> str:
     """Return what all chunks cost, or why there are none."""
-    if not chunks.regions and chunks.budget is not None and chunks.met and chunks.curve:
+    if chunks.regions:
+        more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
+        return (
+            f"{counted(len(chunks.regions), 'region')} computed in chunks: "
+            f"{abs(chunks.nodes)} {more_or_fewer} nodes, {100 * chunks.flops_increase:.1f}% more work"
+        )
+    # The curve has the program without chunks, then those with chunks that have a lower live peak.
+    reason = "no program with chunks was found that has a lower live peak"
+    if chunks.budget is None and len(chunks.curve) > 1:
+        reason = "programs with chunks have a lower live peak, but need more memory in a process, or more work"
+    elif chunks.budget is not None and chunks.met and chunks.curve:
         needed = format_size(chunks.curve[0].peak)
-        return (
-            f"No region is computed in chunks: without chunks the model needs {needed}, which is within "
-            "the budget"
-        )
-    if not chunks.regions and chunks.budget is None and len(chunks.curve) > 1:
-        return (
-            "No region is computed in chunks: programs with chunks have a lower live peak, but need more "
-            "memory in a process, or more work"
-        )
-    more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
-    return (
-        f"{counted(len(chunks.regions), 'region')} computed in chunks: "
-        f"{abs(chunks.nodes)} {more_or_fewer} nodes, {100 * chunks.flops_increase:.1f}% more work"
-    )
+        reason = f"without chunks the model needs {needed}, which is within the budget"
+    return f"No region is computed in chunks: {reason}"
 
 
 def _curve_section(chunks: ChunkingSummary) -> Iterator[doc.Block]:

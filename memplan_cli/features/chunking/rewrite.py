@@ -285,13 +285,12 @@ class _ChunkWriter:
             self._writer.ops.append(copy)
 
     def _append_without_surplus(
-        self, copy: Op, original: VarId, axis: int, surplus: Range
+        self, copy: Op, original: VarId, axis: int, surplus: tuple[int, int]
     ) -> None:
-        """Append an op that makes a surplus, and a Slice that drops the surplus.
+        """Append the op ``copy``, whose first output has a surplus along ``axis``, and a Slice that drops it.
 
-        The Slice makes the first output of ``copy``, which is the chunk's own slice of the tensor
-        ``original``. The op makes a new var in its place. ``surplus`` are the elements along ``axis``
-        before and after the own slice.
+        ``surplus`` is the number of elements before and after the chunk's own slice of the tensor ``original``.
+        The op makes a new, wider var; the Slice makes the var of the own slice, so far an output of ``copy``.
         """
         before, after = surplus
         start, stop = self._own_slices[original].range

@@ -277,8 +277,8 @@ class Search:
     def _step(self, state: State) -> State | None:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
-        A region is added or gets more chunks, and equal layers are changed with it. The height falls:
-        the most live bytes of the program, or else the number of ops that reach them.
+        A region is added or gets more chunks, and equal layers are changed with it. The next state has a lower
+        height: fewer bytes at the peak or, for equal bytes, fewer ops that reach them.
         """
         for trial in self._promising_trials(state):
             # A trial is measured without the other regions, so the whole program is written and
@@ -332,11 +332,11 @@ class Search:
         return equal_state
 
     def _vars_like(self, var: VarId) -> Iterator[VarId]:
-        """Yield the outputs of about as many bytes as ``var`` that ops of its operator make; also ``var``."""
+        """Yield ``var`` and the outputs like it: of the same operator, with about as many bytes."""
         graph = self.graph
         producer = graph.ops[graph.dataflow.producer[var]]
         position, size = producer.outputs.index(var), graph.bytes(var)
-        # If the program has chunks already, equal layers are chunks of one region. These may differ in length.
+        # Of a program in chunks, equal layers are chunks of one region, and these may differ in length.
         tolerance = _EQUAL_LAYERS_DIFFERENCE * size
         for op in graph.ops:
             if op.type == producer.type and len(op.outputs) > position:
@@ -438,9 +438,7 @@ class Search:
         higher than in the trial's own program, as all other ops run whole.
         """
         ops = set(region.splits)
-        others = tuple(
-            choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
-        )
+        others = tuple(other for other in state.choices if ops.isdisjoint(other.region.splits))
         choice = Choice(region, count, before=state.peak)
         alone = self.with_measured_choices((choice,))
         if alone is None:

@@ -165,12 +165,11 @@ def descend(
 
 
 def _merged(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Merge choices that cut the chunks of one region of an earlier stage in the same way.
+    """Merge choices that cut the chunks of an earlier stage alike, into one choice for the report.
 
-    The ops of ``graph`` are those of these chunks, and each choice cuts ops of one chunk. If 16
-    chunks are all cut again, there are 16 choices. They have the same original nodes (`Op.source`),
-    axis and count, and become one choice. It has the region of the first of them, the largest live
-    bytes and the sum of work.
+    The program ``graph`` has these chunks. If the 16 chunks of a region are all cut again, there are 16 choices
+    with the same original nodes (`Op.source`), axis and count. The merged choice has the region of the first
+    chunk, the most live bytes of all 16, and the sum of their work.
     """
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:

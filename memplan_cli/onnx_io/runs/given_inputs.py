@@ -286,13 +286,14 @@ def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray
 
 
 def _converted_text(array: NDArray[Any], where: str) -> NDArray[np.str_]:
-    """Return an array of texts, of which some may be UTF-8 bytes, in numpy's dtype for text.
+    """Return an array of texts, as str or as UTF-8 bytes, in numpy's dtype for text.
 
     Raises:
-        SettingsError: the array has other elements, or a text with a lone surrogate: that is no UTF-8.
+        SettingsError: the array has another dtype, or a text with a lone surrogate, which UTF-8 cannot encode.
     """
     if array.dtype.kind not in "OUS":
         raise SettingsError(f"{where} is {array.dtype.name}, and the input is text")
+    # What reads the inputs puts only str and bytes in arrays of objects.
     texts = [s.decode(errors="replace") if isinstance(s, bytes) else s for s in array.flat]
     for text in texts:
         if any("\ud800" <= letter <= "\udfff" for letter in text):

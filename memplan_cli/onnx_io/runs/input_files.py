@@ -317,10 +317,10 @@ def _read_json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEn
     document = json.loads(text, object_pairs_hook=_without_duplicates)
     entries = document.get("inputs", document) if isinstance(document, dict) else None
     names = {value.name for value in wanted}
-    # If the model has an input that is called "inputs", this may be its entry, in which no value is a table.
+    # The model may have an input called "inputs". ``{"inputs": ..}`` may then be the entry of this input.
     if "inputs" in names and isinstance(entries, dict):
-        is_table = any(isinstance(value, dict) for value in entries.values())
-        entries = entries if is_table else document
+        holds_entries = any(isinstance(value, dict) for value in entries.values())
+        entries = entries if holds_entries else document
     if not isinstance(entries, dict):
         raise SettingsError(f'{path} is not {{name: {{"shape": .., "dtype": ..}}}}')
     for name, entry in entries.items():

@@ -198,10 +198,10 @@ class Requirements:
             self._integers[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
     def of_input(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
-        """Yield the requirements on a model input: those on the values that are computed from it.
+        """Yield what nodes require of a model input: of the input itself, or of a value computed from it.
 
-        All requirements on a copy of the input hold for the input. If the sign is all that a value has from the
-        input, only "positive" does: Log(x + y) requires a positive x, but indices ``x + y`` require nothing of x.
+        All requirements on a copy of the input hold for the input. Of those on a sum such as x + y, only "positive"
+        does: Log(x + y) requires a positive x, but x + y as an index requires nothing of x.
         """
         seen: set[tuple[str, _Origin]] = set()
         stack: list[tuple[str, _Origin]] = [(name, "copy")]
@@ -302,11 +302,11 @@ class Requirements:
 def _derived_values(
     node: NodeProto, position: int, origin: _Origin
 ) -> Iterator[tuple[str, _Origin]]:
-    """Yield the values that a node derives from its input ``position``, each with its origin.
+    """Yield the values that a node derives from its input ``position``, and how each depends on the model input.
 
-    Copies of the input, such as the result of a Reshape or an input of the node's subgraph, have the origin of
-    the input, ``origin``. Results of an Add and the like have the origin "sign": they are taken for positive if
-    the input is, as if the other operands were. Other results are left out.
+    ``origin`` is how the node's input depends on the model input (`_Origin`). The same holds for copies, such as
+    the result of a Reshape or an input of the node's subgraph. Results of an Add and the like get "sign": the
+    other operands are taken to be positive. Results of other operators are left out.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # The other input of a Min is mostly a constant that no value exceeds: the result counts as a copy.
@@ -315,9 +315,8 @@ def _derived_values(
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body, at least in the first iteration. For
-    # input 0 of a Loop, the number of iterations, the body has the number of the iteration: if that must be a
-    # valid index, so must be all numbers below the number of iterations.
+    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body, at least in the first iteration. But
+    # input 0 of a Loop is the number of iterations, and input 0 of its body counts them: it has the same limit.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin
@@ -371,16 +370,9 @@ class Feeder:
         dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         is_number = len(shape) < 2 and prod(shape) == 1
         requirements = tuple(self._requirements.of_input(value.name, dims))
-        drawn = _distribution(dtype, requirements, is_number=is_number)
+        kind, low, high, values = _distribution(dtype, requirements, is_number=is_number)
         return FeedSpec(
-            value.name,
-            dtype,
-            shape,
-            drawn.kind,
-            drawn.low,
-            drawn.high,
-            values=drawn.values,
-            container=container,
+            value.name, dtype, shape, kind, low, high, values=values, container=container
         )
 
 

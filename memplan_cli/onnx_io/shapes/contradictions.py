@@ -190,7 +190,7 @@ class _NodeInference:
         return cls(vars_, opsets, _weight_contents(blocks, vars_.values()))
 
     def key(self, op: Op, node: NodeProto) -> Hashable:
-        """Return a key that two ops without subgraphs share only if they have equal results and declarations.
+        """Return a key that two ops without subgraphs share only if their inferred and declared types are equal.
 
         The key has all that inference reads, and the declared types. A tensor in an attribute of the node may
         decide a dtype, but ``op.attributes`` has no tensors. So an op with such a node has a key of its own.

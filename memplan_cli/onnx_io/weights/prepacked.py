@@ -52,17 +52,18 @@ def packed_blobs(tensor: TensorProto) -> Iterator[Blob]:
     """Yield the blobs of all packed forms of a weight.
 
     For example, the entry ``prepacked_0`` with the value ``MatMul+12|4096;512;77`` has one blob: 512 bytes at
-    offset 4096.
+    offset 4096 of the data file, with the checksum 77.
 
     Raises:
         ModelError: an entry does not have the form that ONNX Runtime writes.
     """
     entries = entries_of(tensor)
+    data_file = entries.get("location", "")
     for name, value in entries.items():
         if name.startswith(_PREPACKED):
             _key, *blob_texts = value.split("|")
-            for text in blob_texts:
-                yield _parse_blob(entries.get("location", ""), text, tensor)[0]
+            blobs = (_parse_blob(data_file, text, tensor) for text in blob_texts)
+            yield from (blob for blob, _checksum in blobs)
 
 
 def write_on_pages(model: ModelProto, data: Path) -> None:

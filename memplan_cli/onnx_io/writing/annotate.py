@@ -211,8 +211,7 @@ def _annotate_bodies(
 ) -> None:
     """Add notes to the nodes and values of a node's subgraphs, in place.
 
-    Takes the steps of their nodes from ``remaining_steps``. Notes are encoded, as for the main graph:
-    merging their bytes adds them.
+    Takes the steps of their nodes from ``remaining_steps``. Notes are encoded: merging their bytes adds them.
     """
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
         memory_texts = notes.memory_texts(block)
@@ -224,6 +223,7 @@ def _annotate_bodies(
         value_notes = ValueNotes(notes, block.path)
         for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes.take_placement(value.name))
+        # The declared values again with their notes, then values without a declaration.
         values = b"".join(map(_value_info_field, value_notes.annotated(graph.value_info)))
         del graph.value_info[:]
         graph.MergeFromString(values)
@@ -268,9 +268,9 @@ class PlanNotes:
         return cls(placements, released, plan.units, has_bound_dims)
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
-        """Return the encoded metadata of a node: its first tick, what dies after it, and its memory.
+        """Return the encoded metadata of a node: its first tick, the tensors released after it, and its memory.
 
-        An empty ``memory_text`` is left out.
+        ``start`` and ``end`` are its first and last tick. An empty ``memory_text`` is left out.
         """
         entries = encoded_entry(_NODE_METADATA, f"{PREFIX}step", start)
         released = self.released[end]

@@ -238,8 +238,8 @@ def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[ob
 def _graph_key(graph: GraphProto, names: _OriginalNames) -> tuple[object, ...]:
     """Return what a subgraph computes, whatever the order of its nodes.
 
-    The key of a subgraph is the same in the original and the written model. Only nodes of the main graph are
-    recomputed, but a subgraph may read and return recomputed values: their original names are in the key.
+    The key of a subgraph is the same in the original and the written model. There, the subgraph may read and
+    return copies of values that are recomputed; ``names`` maps these to the names of the original.
     """
     return (
         tuple(value.name for value in graph.input),

@@ -52,29 +52,34 @@ def _attention_batch_split(node: Node, count: int) -> Split:
 
 
 def _attention_head_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the heads of keys, each with its group of query heads.
+    """Return the split along the heads of keys; none unless all have as many query heads.
 
-    Heads are axis 1 of ``[B, H, S, D]``, and blocks of the last axis of ``[B, S, H * D]``.
+    A head of keys is sliced together with the group of query heads that reads it.
     """
     query_heads, key_heads = _head_counts(node)
     if not key_heads or query_heads % key_heads:
         return ()
+    query_heads_per_key_head = query_heads // key_heads
     inputs: dict[int, AxisMap | None] = {
         position: _axis_of_heads(shape, key_heads)
         for position in (_QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE)
         if (shape := node.input_shape(position))
     }
-    inputs[_MASK] = _mask_axis_map(node, _HEAD_AXIS, scale=query_heads // key_heads)
+    inputs[_MASK] = _mask_axis_map(node, _HEAD_AXIS, scale=query_heads_per_key_head)
     outputs = {
         position: _axis_of_heads(shape, key_heads)
         for position, shape in enumerate(node.outputs)  # scores are [B, H, Q, keys]
-        if shape
+        if shape  # not omitted
     }
-    return (node.split(key_heads, inputs, outputs),)
+    return (node.split(extent=key_heads, inputs=inputs, outputs=outputs),)
 
 
 def _axis_of_heads(shape: Dims, key_heads: int) -> AxisMap:
-    """Return the axis that has the heads of a tensor; ``key_heads`` chunks divide it equally."""
+    """Return the axis of the heads of a tensor, of keys or of queries, for a split of ``key_heads`` elements.
+
+    The axis is 1 of ``[B, H, S, D]``, and the last of ``[B, S, H * D]``. With 8 query heads and 2 key heads, an
+    element of the split is 4 query heads.
+    """
     axis = 1 if len(shape) == 4 else 2
     return AxisMap(axis, scale=shape[axis] // key_heads)
 

@@ -321,10 +321,9 @@ def _pad_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
 
 
 def _gather_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes of the indices, and along data axes that are not gathered.
+    """Return the splits along axes of the indices, and along axes of the data but the gathered one.
 
-    In the first the data stays whole. Axis ``gathered`` of the data is replaced in the output by
-    all axes of the indices.
+    Along an axis of the indices, the data stays whole, and the reverse. In the output, all axes of the indices stand in place of the gathered axis of the data.
     """
     data, indices = node.data_shape, node.required_shape(_INDICES)
     gathered = node.int_attribute("axis", 0) % len(data)

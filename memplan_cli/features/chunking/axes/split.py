@@ -266,9 +266,10 @@ def same_axis_splits(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
     """
     return tuple(
         node.split(
-            node.data_shape[axis],
-            {0: AxisMap(axis)},
-            {position: AxisMap(axis) for position, shape in enumerate(node.outputs) if shape},
+            extent=node.data_shape[axis],
+            inputs={0: AxisMap(axis)},
+            # Omitted outputs have no shape.
+            outputs={i: AxisMap(axis) for i, shape in enumerate(node.outputs) if shape},
         )
         for axis in axes
     )

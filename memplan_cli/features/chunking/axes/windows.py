@@ -108,10 +108,11 @@ def _tile_splits(node: Node) -> tuple[Split, ...]:
     output, summand = node.output_shape, node.input_shape(_SUMMAND)
     return tuple(
         node.split(
-            output[axis],
-            {0: window.axis_map(axis), _SUMMAND: broadcast_axis(summand, output, axis)},
-            {0: AxisMap(axis)},
-            Role.TILES,
+            extent=output[axis],
+            # Without a summand, or with one that is repeated along the axis, its map is None.
+            inputs={0: window.axis_map(axis), _SUMMAND: broadcast_axis(summand, output, axis)},
+            outputs={0: AxisMap(axis)},
+            role=Role.TILES,
         )
         for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node))
     )

@@ -70,8 +70,9 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    Dims that are equal before and after the iteration stay. Any other dim is the declared one; it is unknown if
-    none is declared, or if the declared number is that of the initial value (`_without_initial_dims`).
+    Dims that are equal before and after the iteration stay; any other dim is the declared one. But a declared
+    number that the initial value has too may be that of the first iteration only. So before ``[1]``, after
+    ``[2]``, initial and declared ``[1]`` give ``[?]``.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.

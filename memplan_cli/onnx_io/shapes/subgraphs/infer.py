@@ -48,11 +48,11 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
     given = deepcopy(model)
     for _ in range(_MAX_ROUNDS):
         inferred = infer(given)
-        output_types = _infer_subgraphs(given, inferred, infer)  # also changes ``inferred``
-        if not output_types:
+        # Types of outputs of If, Loop and Scan that were unknown or wrong. This also changes ``inferred``.
+        found_types = _infer_subgraphs(given, inferred, infer)
+        if not found_types:
             break
-        # In the next round, ``infer`` finds with them the types of what consumes these outputs.
-        declare(given.graph, output_types)
+        declare(given.graph, found_types)  # for the consumers, in the next round
     return inferred
 
 
