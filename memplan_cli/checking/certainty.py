@@ -70,13 +70,13 @@ def _interface_certainty(
     """
     types = [planned.type_of(value) for value in values]
     # A value of dtype "unknown" is in the sum if a run observed its bytes. Else there is no sum, and the caller
-    # replaces the result.
+    # replaces the result by `UNKNOWN`.
     if any(dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types):
         return PARTIAL  # strings and sequences are not in the sum
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
         return BOUND  # the sum is the largest for dims within their bounds
     # With ``profile_shapes`` a plan has the shapes of one run. The model does not tell which values got their shapes
-    # from the run, so the report decides: the sum is that of the run, or the same for any data.
+    # from the run, so the report decides: the sum is that of the run (observed) or of any data (exact).
     may_be_observed = bool(planned.plan.settings.get("profile_shapes"))
     return OBSERVED if may_be_observed and recorded == OBSERVED else EXACT
 

@@ -121,8 +121,8 @@ def _compare_interface(
         # None if a symbol has no value: the report must have None too.
         yield Comparison("inputs", memory.inputs, evaluate_sum(interface.inputs, dims))
     output_bytes = evaluate_sum(interface.outputs, dims)
-    # A graph that ONNX Runtime optimized for one batch size, say, may still have a symbol in the shape of an output.
-    # The report has the bytes at this size, which the model does not tell.
+    # None if the model does not tell the shape of an output, or a symbol has no value. A graph that ONNX Runtime
+    # optimized for one batch size, say, can keep such a symbol, and the report has the bytes at this batch size.
     if output_bytes is not None:
         yield Comparison("outputs", memory.outputs, output_bytes)
     donated_bytes = evaluate_sum(interface.donated, dims) or 0  # a report has 0 for None

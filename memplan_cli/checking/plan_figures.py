@@ -274,7 +274,7 @@ def _compare_bounds(plan: Plan) -> Iterator[Comparison]:
         yield Comparison("slot_bound", report.slot_bound, None)
     elif report.slot_bound is not None:
         bound = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
-        # None if the sum has a symbol, as 4 * batch: a report must have no ``slot_bound`` then.
+        # None if the sum has a symbol, as 4 * batch: then any ``slot_bound`` is wrong.
         yield Comparison("slot_bound", report.slot_bound, evaluate_sum(bound, dims={}))
 
 
@@ -343,8 +343,9 @@ def _total(memory: Memory, donated: int) -> int | None:
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
     """Compare the report's peak, that is the step with the most live bytes, and the tensors live at this step.
 
-    A plan of level 2 has an offset for each tensor. If slots, which are reused whole, need fewer bytes, the plan has
-    slots instead, but the report's peak is that of the offsets. Then only the sum of its tensors is compared.
+    A plan of level 2 has an offset for each tensor, or slots, which are reused whole, if these need fewer bytes. With
+    slots the report still has the peak of the offsets, which are not in the plan. Then only the sum of the bytes of
+    the peak's tensors is compared.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))

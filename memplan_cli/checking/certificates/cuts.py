@@ -151,6 +151,7 @@ def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
     _close(before, lambda number: graph.groups[number].predecessors)
     _close(after, lambda number: graph.groups[number].successors)
     never_before = {*after, cut.node, BLOCK_END}
+    # The second set is empty unless the cut assumes that its group runs after itself.
     contradictions = (before & never_before) | (after & {cut.node})
     if contradictions:
         number = min(contradictions)
@@ -264,7 +265,7 @@ class _Step:
         live_bytes = sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
         certain = graph.pinned_bytes + live_bytes + group.need
         if self.replaced is not None and not self._is_read_later(self.replaced):
-            certain -= group.saved_bytes  # the group may overwrite the tensor
+            certain -= group.saved_bytes  # in some orders the group overwrites the tensor
         return certain
 
     def _shareable_bytes(self, tensor: str) -> int:
@@ -274,8 +275,8 @@ class _Step:
             ProofError: the step needs the bytes in every order, so `_certain_bytes` includes them already.
         """
         if tensor == self.replaced:
-            # The step saves these bytes if its output overwrites the tensor. It needs them in orders in which another
-            # reader of the tensor runs later.
+            # The step saves these bytes if its output overwrites the tensor. It needs them if another reader of the
+            # tensor runs later, in some orders or in all.
             bytes_in_some_orders = self.graph.groups[self.group].saved_bytes
             is_certain = self._is_read_later(tensor)
         else:
@@ -288,11 +289,13 @@ class _Step:
     def _check_reader(self, tensor: str, reader: int) -> None:
         """Check that a tensor, once produced, stays live until the group ``reader`` runs.
 
+        Then a *share*, a part of the tensor's bytes, may count as live until ``reader`` runs.
+
         Raises:
             ProofError: with the reason.
         """
         name = f"tensor {tensor[:120]!r}"
-        require(  # ``graph.users`` leaves out tensors with one user
+        require(  # ``graph.users`` leaves out a tensor with one user: it is live at one step only
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
@@ -320,11 +323,11 @@ class _Step:
         return self.graph.users[tensor] - {self._producer(tensor)}
 
     def _is_never_before(self, group: int) -> bool:
-        """Return whether a group runs before the step in no order: it is that of the step, or runs later."""
+        """Return whether a group runs at the step or later in every order."""
         return self.runs_before.get(group) is False
 
     def _is_read_later(self, tensor: str) -> bool:
-        """Return whether another reader of a tensor than the group of the step surely runs later."""
+        """Return whether a reader of a tensor, other than the group of the step, runs later in every order."""
         return any(map(self._is_never_before, self._readers(tensor) - {self.group}))
 
     def _is_surely_live(self, tensor: str) -> bool:

@@ -166,7 +166,7 @@ class _OrderSimulator:
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
         """Check that each move of a state runs one group, and each group that can run next below the bound has a move.
 
-        ``title`` names the state in errors.
+        ``move.nodes`` has the number of the group that a move runs. ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or ``move.nodes`` has not one number.
