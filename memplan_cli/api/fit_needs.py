@@ -277,29 +277,29 @@ class ObservedPlans:
     Attributes:
         settings: what binds its other dims.
         run_warnings: the warnings of the first call of `memory` that had some.
-        failed: the dims of the last call of `memory` that left a size unknown, and why; empty if none did.
+        last_failure: the dims of the last call of `memory` that left a size unknown, and why; empty if none did.
     """
 
     source: LazyModel
     path: Path
     settings: Settings
     run_warnings: tuple[str, ...] = ()
-    failed: str = ""
+    last_failure: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the plans depend on."""
-        failures = [f"taken not to fit: {self.failed}"] if self.failed else []
+        failures = [f"taken not to fit: {self.last_failure}"] if self.last_failure else []
         return (*self.run_warnings, *failures)
 
     def memory(self, dims: Mapping[str, int]) -> Memory:
         """Return the memory of the model's plan at these dims, with sizes that a run observed.
 
-        If the settings do not allow runs (``run`` is False), only the sizes that inference finds are known.
-        The call sets `run_warnings`, or, if a size is unknown, `failed`.
+        Sets ``run_warnings``, or ``last_failure`` if a size is unknown.
 
         Raises:
-            UnknownSizeError: the size of some intermediate, input or output is still unknown.
+            UnknownSizeError: the size of some intermediate, input or output is unknown, since the run failed
+                or the settings forbid it.
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
@@ -307,20 +307,29 @@ class ObservedPlans:
         resolved = resolve_sizes(self.source, self.path, settings)
         program = resolved.loaded.program
         plan = make_plan(program, resolved.settings, _SOURCE, REWRITES).plan
-        memory = plan.report.memory
-        # ``unplanned`` also has excluded tensors. These have a size, and a place in the plan.
-        unknown = next((t for t in plan.report.unplanned if t.name not in plan.by_id), None)
-        if unknown is None and None not in (memory.inputs, memory.outputs):
+        unknown = _unknown_size(plan)
+        if unknown is None:
             self.run_warnings = self.run_warnings or resolved.loaded.warnings
-            return memory
-        what = repr(unknown.name) if unknown else "an input or output"
-        # If a run failed, the failure is the reason: the plan only knows that there is no size.
-        reason = resolved.run_failure or (unknown.reason if unknown else "data decides it")
-        self.failed = f"{binding_text(dims)}, for {reason}"
+            return plan.report.memory
+        tensor, plan_reason = unknown
+        reason = resolved.run_failure or plan_reason  # a failed run causes that of the plan
+        self.last_failure = f"{binding_text(dims)}, for {reason}"
         raise UnknownSizeError(
-            f"the size of {what} is not known: {reason}",
+            f"the size of {tensor} is not known: {reason}",
             hint="" if self.settings.run else RUN_OPTION,
         )
+
+
+def _unknown_size(plan: Plan) -> tuple[str, str] | None:
+    """Return a tensor whose size a plan lacks, and why, as texts; None if all sizes are known."""
+    for tensor in plan.report.unplanned:
+        # Tensors that the user excluded are unplanned too, but have a size and a place in the plan.
+        if tensor.name not in plan.by_id:
+            return repr(tensor.name), tensor.reason
+    memory = plan.report.memory
+    if memory.inputs is None or memory.outputs is None:
+        return "an input or output", "data decides it"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

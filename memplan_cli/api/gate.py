@@ -31,7 +31,7 @@ from memplan_cli.reporting.commands.gate import (
     Rules,
     judge,
     metric_value,
-    metrics_to_record,
+    metrics_to_check,
     ratchet_allows_recording,
     rules_from,
 )
@@ -444,8 +444,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the numbers of a model or plan file, and the names of the metrics to check.
 
-    The memory of the model's process is predicted only if it is checked, recorded, or compared with
-    ``earlier``, because its prediction takes a session. If that prediction fails, the snapshot has the reason.
+    The memory of a model's process is predicted only if it is checked, recorded, or compared with ``earlier``,
+    because the prediction takes a session. If the prediction fails, the snapshot has the reason.
 
     Args:
         path: the file.
@@ -461,21 +461,26 @@ def take_snapshot(
     """
     wanted = rules.metrics or DEFAULT_METRICS
     is_process_wanted = any(name.startswith("process.") for name in wanted)
-    process, obstacle = None, ""
+    process_memory, process_obstacle = None, ""
     if (is_process_wanted or is_recorded or earlier is not None) and not is_plan_file(path):
-        process, obstacle = process_or_obstacle(path, request.load(path), plan)
+        loaded = request.load(path)
+        process_memory, process_obstacle = process_or_obstacle(path, loaded, plan)
     # Recorded and shown, since a forgotten settings file is a usual reason for other numbers.
     settings_files = tuple(
         os.path.relpath(layer.source)
         for layer in file_layers(path, request.config_file)
         if layer.values  # not empty
     )
-    snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
-    # The metrics of the rules. If the rules have none, those of ``earlier``, or the known default metrics.
-    to_check = metrics_to_record(snapshot, rules, earlier)
-    # Predicted peaks are costly and never default metrics, so they are added last, if they are checked.
-    metrics = {**snapshot.metrics, **_predicted_metrics(path, to_check, request)}
-    return replace(snapshot, metrics=metrics, checked=to_check, process_obstacle=obstacle)
+    snapshot = snapshot_of(plan, key, installed_runtime(), process_memory, settings_files)
+    checked_metrics = metrics_to_check(snapshot, rules, earlier)
+    # The snapshot of a model has no predicted peaks yet: they are costly, so only checked ones are added.
+    predicted_peaks = _predicted_metrics(path, checked_metrics, request)
+    return replace(
+        snapshot,
+        metrics={**snapshot.metrics, **predicted_peaks},
+        checked=checked_metrics,
+        process_obstacle=process_obstacle,
+    )
 
 
 def _predicted_metrics(

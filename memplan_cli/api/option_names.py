@@ -60,24 +60,29 @@ def accepts_option_names(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        declared = signature(function)
-        parameters = tuple(declared.parameters)
+        function_signature = signature(function)
+        parameters = tuple(function_signature.parameters)
+        names_with_effect = (*settings, *parameters)
         fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
-        @wraps(function)
-        def call(*args: P.args, **keywords: P.kwargs) -> T:
-            """Call the function with its positional arguments, and those that the keywords stand for.
+        def translated(*args: P.args, **keywords: P.kwargs) -> dict[str, Any]:
+            """Return the arguments by name: the positional ones, and those that keywords stand for.
 
-            Several keywords may stand for one argument: ``rtol=0.1, runs=5`` is
-            ``check={"rtol": 0.1, "runs": 5}``, from which a `Check` is made.
+            ``rtol=0.1, runs=5`` is ``check={"rtol": 0.1, "runs": 5}``.
             """
-            arguments: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
+            arguments: dict[str, Any] = dict(function_signature.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
                     _join_argument(arguments, name, argument)
+            return arguments
+
+        @wraps(function)
+        def call(*args: P.args, **keywords: P.kwargs) -> T:
+            """Call the function with translated arguments, and a `Check` made of the fields of ``check``."""
+            arguments = translated(*args, **keywords)
             # A setting without effect is refused here, an unknown keyword by the function itself.
-            unused = setting_without_effect(arguments, (*settings, *parameters))
+            unused = setting_without_effect(arguments, names_with_effect)
             if unused:
                 where = f"in memplan.{function.__name__}"
                 raise SettingsError(f"{unused} has no effect {where}", hint="remove it")

@@ -269,15 +269,18 @@ def _overrides_with_dims(task: Task) -> Mapping[str, object]:
 
 
 def _without_missing_dims(model: ModelProto, settings: Settings, task: Task) -> Settings:
-    """Return settings without the numbers and ranges of dims that the model of a task does not have.
+    """Return settings without the numbers and bounds of dims that the model of a task does not have.
 
-    Settings files may name such dims, which only other models of the sweep have. If the task gives a dim a
-    range, a number of that dim in a settings file is dropped too.
+    Settings files may name such dims, which only other models of the sweep have.
     """
     own_dims = known_dims(model, settings.shapes.values())
-    ranges = {name for name, value in task.dims.items() if isinstance(value, str)}
-    dims = {n: v for n, v in settings.dims.items() if n in own_dims and n not in ranges}
+    dims = {n: number for n, number in settings.dims.items() if n in own_dims}
     bounds = {n: limits for n, limits in settings.bounds.items() if n in own_dims}
+    # The task gives a dim a number, or a range as text: ``1..8``. The range is in ``bounds``, and replaces
+    # a number in a settings file.
+    for name, value in task.dims.items():
+        if isinstance(value, str):
+            dims.pop(name, None)
     return replace(settings, dims=dims, bounds=bounds)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.api.models.binding import binding_of
+from memplan_cli.api.models.binding import binding_of, number_other_than
 from memplan_cli.api.models.file_names import default_original, plan_beside
 from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
 from memplan_cli.api.models.plan_files import (
@@ -261,8 +261,7 @@ def _measured(
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return the inputs and the numbers of dims with which a written model and its original are run.
 
-    The numbers are those that the plan was made for; dims with bounds get numbers within them. Without a
-    plan, dims get the numbers of the given inputs, or assumed ones.
+    Without a plan, dims have the numbers of the given inputs, or assumed ones.
 
     Raises:
         PlanError: the plan does not contain its sizes, or its bounds are not valid.
@@ -273,12 +272,12 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     if plan is None:
         return binding_of(bind_all_dims(file, Settings(inputs=inputs)))
     settings = planned_settings(plan, file.model)
-    # Numbers that were assumed for the plan are assumed again.
+    # Numbers that were assumed for the plan are assumed again. With this table, even an empty one,
+    # `bind_all_dims` assumes no further numbers: dims with bounds get theirs below.
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # A written model in chunks has numbers in place of some dims of the original: the original gets
-        # the plan's numbers for these dims.
+        # A written model in chunks lacks dims of the original, for which it has the plan's numbers.
         dims = planned_dims(plan).items()
         dims_of_original = {name: n for name, n in dims if name not in binding.dims}
         binding = binding.at(dims_of_original)
@@ -301,21 +300,18 @@ def _planning_command(report: Report, inputs: Inputs) -> str:
 
 
 def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> Binding:
-    """Return a binding with a number for each of the named dims that has bounds and no number yet.
+    """Return a binding with two numbers for each of the named dims that has bounds and no number yet.
 
-    The number is the lowest above 0: the largest may need more memory than there is, and a model with empty
-    tensors shows little. ``others`` has the next number, for a second comparison of outputs, which finds plans
-    that hold for one size only.
+    Outputs are compared at both numbers, which finds plans that hold for one size only. With the bounds 0 to 64
+    they are 1 and 2: the largest number may need more memory than there is.
     """
     first: dict[str, int] = {}
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
-            # Of the three lowest numbers at most the first is 0. A range of 0 alone gives 0.
-            above_zero = [value for value in limits.values[:3] if value] or [0]
-            first[name] = above_zero[0]
-            second[name] = above_zero[1] if len(above_zero) > 1 else first[name]
-    return replace(binding.at(first), others=second)
+            first[name] = number_other_than(0, limits)  # 0 only if there is no other
+            second[name] = number_other_than(first[name], limits)
+    return replace(binding.at(first), second_numbers=second)
 
 
 def _replayed(

@@ -122,13 +122,13 @@ class Binding:
         dims: symbol -> number.
         feeds: the inputs whose data or shape the user passed; others are drawn at random.
         assumed: symbols whose number is an assumption, so that a comparison may use others too.
-        others: for symbols with bounds, another number within them, for such a comparison.
+        second_numbers: for symbols with bounds, another number within them, for such a comparison.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     feeds: Feeds = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
-    others: Mapping[str, int] = field(default_factory=dict)
+    second_numbers: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, dims: Mapping[str, int]) -> Binding:
         """Return the binding with further or other numbers of dims, which count as not assumed."""

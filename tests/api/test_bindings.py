@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from memplan_cli import Settings, plan
-from memplan_cli.api.models.binding import bind
+from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Feed
 from memplan_cli.core.results.memory import BoundDim
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import load_model
 
@@ -228,3 +229,14 @@ def test_python_takes_arrays_and_paths(net: Path, tmp_path: Path) -> None:
     by_path = plan(net, Settings(inputs=file))  # type: ignore[arg-type]
     by_array = plan(net, Settings(inputs=arrays(3, 5, 7)))  # type: ignore[arg-type]
     assert replace(by_path, settings={}) == replace(by_array, settings={})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "number", "second"),
+    [((1, 8), 8, 1), ((1, 8), 1, 2), ((0, 8), 8, 1), ((0, 8), 1, 2), ((3, 3), 3, 3)],
+)
+def test_the_second_number_of_a_dim_with_bounds_differs_and_leaves_no_tensor_empty(
+    bounds: tuple[int, int], number: int, second: int
+) -> None:
+    settings = Settings(bounds={"n": DimRange(*bounds)}, dims={"n": number})
+    assert binding_of(settings).second_numbers == {"n": second}

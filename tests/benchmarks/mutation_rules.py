@@ -323,7 +323,7 @@ RULES = (
     rule("a dim of 0 is a length",
          "tensor_dims", compare("dim_value", ">"), "test_empty_dims"),
     rule("plans with bounds run inside of them",
-         "_within_bounds", replace("limits.values[:3]", "range(1, 4)"), "test_validate"),
+         "number_other_than", replace("limits.values[:3]", "range(1, 4)"), "test_validate"),
     rule("weights of a target replace no foreign file",
          "refuse_foreign_weights", never("is_symlink name"), "test_output_files", "test_target"),
     rule("names that the runtime counts are counted anew",

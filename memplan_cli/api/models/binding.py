@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Feeds, Provenance
     from memplan_cli.core.program import Shape
+    from memplan_cli.core.symbolic.bounds import DimRange
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
@@ -149,26 +150,34 @@ def sizes_and_inputs_only(settings: Settings) -> Settings:
 
 
 def binding_of(settings: Settings) -> Binding:
-    """Return the binding that bound settings give a run: their dims and feeds, and assumed dims.
+    """Return what bound settings give a run: the numbers of dims, and the feeds.
 
-    A dim is assumed if only ``inputs.assumed`` has a number for it, or if its number in ``dims`` has
-    the provenance "assumed". A dim with bounds also gets a second number, for another comparison of two
-    models: with bounds 1 to 8 and the number 8, the second number is 1.
+    A dim without a number in ``settings.dims`` has its assumed number. A dim with bounds also has a second
+    number, at which two models are compared too.
     """
     inputs = settings.inputs
     dims = {**(inputs.assumed or {}), **settings.dims}
+    # `bind_assumed` moves assumed numbers into ``settings.dims``, with the provenance "assumed".
     assumed = frozenset(
         name
         for name in dims
         if name not in settings.dims or inputs.provenance.get(name) == "assumed"
     )
-    second_numbers = {}
-    for name, limits in settings.bounds.items():
-        if name in dims:
-            # The lowest value or the next differs from the dim's number, unless there is only one.
-            different = [value for value in limits.values[:2] if value != dims[name]]
-            second_numbers[name] = different[0] if different else dims[name]
-    return Binding(dims, inputs.feeds or {}, assumed, others=second_numbers)
+    second_numbers = {
+        name: number_other_than(dims[name], limits)
+        for name, limits in settings.bounds.items()
+        if name in dims
+    }
+    return Binding(dims, inputs.feeds or {}, assumed, second_numbers=second_numbers)
+
+
+def number_other_than(number: int, limits: DimRange) -> int:
+    """Return the lowest other number within limits, but not 0; ``number`` itself if there is none.
+
+    At 0 tensors are empty, and a comparison of two models shows little.
+    """
+    # At most two of the three lowest numbers are refused: 0 and ``number``.
+    return next((value for value in limits.values[:3] if value not in (0, number)), number)
 
 
 def dims_of_run(settings: Settings) -> Mapping[str, BoundDim]:

@@ -140,7 +140,7 @@ def plan_resolved(
         with_chunking_facts(source_of(file), file.model, settings),
         warnings=loaded.warnings,
         sizes_observed=loaded.observed,
-        observed_vars=loaded.seen,
+        observed_vars=loaded.observed_vars,
     )
     file.lazy.release()  # planning needs only the program and these facts of the model
     return make_plan(

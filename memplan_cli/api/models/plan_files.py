@@ -143,11 +143,7 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 
 
 def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
-    """Return the facts of an ``original`` file with which a plan and the written ``model`` are compared.
-
-    The graph is None if ``model`` has other nodes, since ONNX Runtime optimized the graph or caches became
-    buffers. Buffers are inputs whose dims the original lacks: then inputs and dims are those of ``model``.
-    """
+    """Return the facts of an ``original`` file with which a plan and the written ``model`` are compared."""
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
     from memplan_cli.onnx_io.interface import known_dims, open_inputs
@@ -155,17 +151,19 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_offline, metadata_of
 
     source = load_model(original)
-    # A graph that ONNX Runtime optimized can be an original itself; then the written one is a reordering of it.
+    # If the original is a graph that ONNX Runtime optimized earlier, the written one has the same nodes.
     was_optimized = is_offline(model) and not is_offline(source)
     has_buffers = has_caches(model)
-    planned_model = model if has_buffers else source
+    has_same_nodes = not was_optimized and not has_buffers
+    # Cache buffers are inputs with dims that the original lacks, and the plan may name these dims.
+    model_with_dims = model if has_buffers else source
     return OriginalModel(
-        graph=None if was_optimized or has_buffers else source.graph,
+        graph=source.graph if has_same_nodes else None,  # None: the nodes are not compared
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
-        free_inputs=open_inputs(planned_model),
+        free_inputs=open_inputs(model_with_dims),
         # Dims in the shapes of the plan's settings count too: ``--shape x=[n,4]`` names a dim ``n``.
-        dims=known_dims(planned_model, planned_shapes(plan).values()),
+        dims=known_dims(model_with_dims, planned_shapes(plan).values()),
         outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),
         was_optimized=was_optimized,

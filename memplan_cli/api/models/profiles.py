@@ -121,19 +121,20 @@ def with_profiles(
 def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, int]) -> Plan:
     """Return the common plan, in which each tensor has the bytes that it has at ``dims``.
 
-    ``exact`` is the plan for these numbers of the dims alone. If the bytes of a tensor depend on a further
-    dim, without a number, they are symbolic in one of the two plans, and the tensor stays as it is.
+    ``exact`` is the plan for these numbers of the dims alone. A tensor whose bytes depend on a further dim,
+    without a number, stays as it is.
 
     Raises:
         InvalidLayoutError: a tensor is larger than the common plan assumes.
     """
     plan = common.plan
-    numeric_arenas = _numeric_arenas(plan)
+    arenas_in_bytes = _arenas_in_bytes(plan)
     tensors = []
     for tensor in plan.tensors:
-        is_numeric = tensor.arena in numeric_arenas
-        size = _exact_bytes(tensor, exact, common.program, dims) if is_numeric else None
-        if size is None:
+        size = None
+        if tensor.arena in arenas_in_bytes:
+            size = _exact_bytes(tensor, exact, common.program, dims)
+        if size is None:  # the bytes are symbolic in the common plan, or at ``dims``
             tensors.append(tensor)
         elif size <= tensor.bytes:
             tensors.append(tensor._replace(bytes=size))
@@ -145,23 +146,21 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
     return replace(plan, tensors=tuple(tensors))
 
 
-def _numeric_arenas(plan: Plan) -> frozenset[int]:
-    """Return the arenas whose sizes are in bytes; the unit of any other arena is a product of symbols."""
+def _arenas_in_bytes(plan: Plan) -> frozenset[int]:
+    """Return the arenas whose sizes are in bytes, not in multiples of symbols, such as ``batch``."""
     return frozenset(arena.id for arena in plan.arenas if arena.unit == "1")
 
 
 def _exact_bytes(
     tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return the bytes that a tensor of the common plan has at ``dims``; None if ``dims`` do not tell them.
+    """Return the bytes that a tensor of the common plan has at ``dims``; None if they depend on further dims.
 
-    ``exact`` is the plan for ``dims`` alone, in which dims without a number are symbols. ``program`` is that
-    of the common plan.
+    ``exact`` is the plan for these dims alone, and ``program`` is that of the common plan.
     """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
-        # The sizes in any other arena are multiples of such a symbol.
-        return placement.bytes if placement.arena in _numeric_arenas(exact) else None
+        return placement.bytes if placement.arena in _arenas_in_bytes(exact) else None
     # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]
     if var.shape is None:

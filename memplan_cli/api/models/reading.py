@@ -20,40 +20,38 @@ if TYPE_CHECKING:
 
 
 def read_observed(
-    source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, *, inputs: str
+    source: LazyModel, bindings: Bindings, run_types: Known, before: Program, *, inputs: str
 ) -> Loaded:
     """Return a model read again with the types and shapes that were observed in one run.
 
-    Shapes are inferred from the observed shapes. Results of ops in subgraphs that the run did not enter are
-    made empty. Warnings name the results that are empty or whose size only the run shows.
+    Results of ops in subgraphs that the run did not enter are made empty. Warnings name these results, and
+    those whose size only the run shows.
 
     Args:
         source: the model.
         bindings: the dims, shapes and input values of the run.
-        observed: the types and shapes of values in the run; of several shapes, the largest.
-        inferred: the program as it was read without the run. It may be symbolic in dims for which
+        run_types: the types and shapes of values in the run; of several shapes, the largest.
+        before: the program as it was read without the run. It may be symbolic in dims for which
             ``bindings`` has numbers.
         inputs: describes the run's inputs, for the warning.
     """
     # Numbers for the symbols that inference made up, such as the count of a NonZero.
-    dims = {**_observed_symbols(inferred, observed), **bindings.dims}
-    bindings_of_run = replace(bindings, dims=dims, known=observed)
-    loaded = read_checked(source, bindings_of_run)
-    # Inference drops some observed shapes, such as those of values that grow in a loop.
-    program_of_run = _with_missing_shapes(loaded.program, observed)
-    unknown_before = unresolved_results(inferred, bindings.dims)
-    warnings = (*loaded.warnings, *_warning_of_learned(unknown_before, program_of_run, inputs))
-    loaded = _with_unexecuted_results_empty(
-        replace(loaded, program=program_of_run, warnings=warnings), observed
-    )
+    dims = {**_observed_symbols(before, run_types), **bindings.dims}
+    loaded = read_checked(source, replace(bindings, dims=dims, known=run_types))
+    # Inference drops some of the observed shapes, such as those of values that grow in a loop.
+    program = _with_missing_shapes(loaded.program, run_types)
+    results_without_size = unresolved_results(before, bindings.dims)
+    warnings = (*loaded.warnings, *_warning_of_learned(results_without_size, program, inputs))
+    loaded = replace(loaded, program=program, warnings=warnings)
+    loaded = _with_unexecuted_results_empty(loaded, run_types)
+    # An input without a rank had no size before the run either.
     inputs_without_rank = (
         identity
-        for identity, var in inferred.vars.items()
+        for identity, var in before.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
-    # The vars whose size was unknown before the run.
-    seen = frozenset((*unknown_before, *inputs_without_rank))
-    return replace(loaded, observed=True, seen=seen)
+    observed_vars = frozenset((*results_without_size, *inputs_without_rank))
+    return replace(loaded, observed=True, observed_vars=observed_vars)
 
 
 def _warning_of_learned(

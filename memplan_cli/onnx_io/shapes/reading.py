@@ -36,14 +36,14 @@ class Loaded:
         program: the program.
         warnings: texts for the user.
         observed: whether some shapes are those of one run, or depend on values that were given.
-        seen: the vars whose sizes are known from that run only.
+        observed_vars: the vars whose sizes are known from that run only.
         skipped: paths of the blocks that no run under the binding enters.
     """
 
     program: Program
     warnings: tuple[str, ...] = ()
     observed: bool = False
-    seen: frozenset[VarId] = frozenset()
+    observed_vars: frozenset[VarId] = frozenset()
     skipped: tuple[str, ...] = ()
 
 

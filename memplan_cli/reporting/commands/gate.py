@@ -295,11 +295,11 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
         message = f"totals are partial: {known_share(snapshot.coverage)}"
         results.append(Result(Finding.PARTIAL, message))
     # If nothing is checked, the verdict lists the metrics that --update-baseline would record.
-    listed = checked or metrics_to_record(snapshot, rules)
+    listed = checked or metrics_to_check(snapshot, rules)
     return Verdict(snapshot, checked=listed, results=tuple(results), difference=difference)
 
 
-def metrics_to_record(
+def metrics_to_check(
     snapshot: Snapshot, rules: Rules, earlier: Snapshot | None = None
 ) -> tuple[str, ...]:
     """Return the names of the metrics to be checked, for a model's new entry in the baseline.

@@ -317,12 +317,12 @@ def second_dims(binding: Binding) -> dict[str, int] | None:
     """Return the dims of a second input set, at which outputs are compared too; None if there is none.
 
     Dims with an assumed number have twice that number: sums of dims that were equal stay equal. Dims
-    with bounds have another number within them, that of `Binding.others`. Other dims stay.
+    with bounds have another number within them, that of `Binding.second_numbers`. Other dims stay.
     """
     doubled = {
         name: 2 * binding.dims[name] for name in binding.assumed if name in binding.dims
     }
-    second = {**binding.dims, **doubled, **binding.others}
+    second = {**binding.dims, **doubled, **binding.second_numbers}
     return None if second == binding.dims else second
 
 
