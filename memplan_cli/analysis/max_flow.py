@@ -86,8 +86,8 @@ class Network:
     def _blocking_flow(self, level: list[int], work: int) -> tuple[int, int]:
         """Push flow along shortest paths until each of them has a saturated edge.
 
-        Depth-first search that only follows edges to the next level, which is a node's distance from
-        the source, and never inspects an edge of a node twice. Stops early after ``work`` edges.
+        Depth-first search along edges with residual capacity to the next level, which is a node's distance from
+        the source. Stops early after ``work`` edges.
 
         Returns:
             The flow that was added, and the number of inspected edges.
@@ -97,7 +97,7 @@ class Network:
         path: list[int] = []  # the edges from the source to ``node``
         node, total, inspected = SOURCE, 0, 0
         while inspected < work:
-            if node == SINK:
+            if node == SINK:  # push what the narrowest edge of the path allows
                 pushed = min(residual[edge] for edge in path)
                 total += pushed
                 for edge in path:
@@ -108,6 +108,7 @@ class Network:
                 node = heads[path[saturated] ^ 1]
                 del path[saturated:]
                 continue
+            # The next edge to follow from the node. Those before it stay ruled out while levels are the same.
             leaving = edges[node]
             index = next_edge[node]
             while index < len(leaving) and not (

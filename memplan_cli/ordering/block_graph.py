@@ -182,14 +182,14 @@ def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemo
 def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
 
-    The bytes count on top of all tensors of the outer block that the op and its subgraphs read. For a Loop
-    or Scan, the step needs the inputs of the subgraph, the bound of its other variables, and the op's
-    outputs, which grow meanwhile. For an If the result is 0: a tensor that only one branch reads may be dead
-    at the peak of the other branch, or when the outputs are written. So neither the bound of a branch nor the
-    outputs may count on top of the tensors read. ``bodies`` may be empty if nothing is known about them.
+    The bytes count on top of all tensors of the outer block that the op and its subgraphs read. ``bodies`` may
+    be empty if nothing is known about the subgraphs.
     """
     if not op.repeats:
+        # In an If, a tensor that only one branch reads may be dead at the peak of the other branch, and when the
+        # outputs are written. So neither a branch nor the outputs count on top of all tensors that are read.
         return 0
+    # The subgraph of a Loop or Scan runs while its inputs are live, and while the outputs grow.
     inputs = sum(body.inputs for body in bodies)
     body_bound = max((body.bound for body in bodies), default=0)
     outputs = sum(map(facts.own_bytes, op.outputs))
@@ -285,10 +285,10 @@ class _TensorNumbering:
         positions: Sequence[int],
         input_roots: Sequence[VarId | None],
     ) -> bool:
-        """Return whether the first output may be written over the input at ``position``.
+        """Return whether the first output may be written over the input at ``position``, if sizes are equal.
 
-        Sizes must be equal. A tensor that is read at several positions may be overwritten only
-        if all of them allow it and read the same variable, not different views.
+        In ``Add(x, x)`` it may: an element of x is read at both positions before it is overwritten. In
+        ``Add(x, v)`` with a view ``v`` of x it may not: ``v`` may have the elements in another order.
 
         Args:
             op: The op.
@@ -300,10 +300,9 @@ class _TensorNumbering:
         var, root = inputs[position], input_roots[position]
         if sizes[var] != sizes[op.outputs[0]]:
             return False
-        # The positions at which the op reads this tensor. At one that does not allow it, the
-        # tensor would be read after it is written.
-        same = [index for index, other in enumerate(input_roots) if other == root]
-        return all(inputs[index] == var and index in positions for index in same)
+        # At a position that does not allow it, the tensor would be read after it is written.
+        reads_of_tensor = [index for index, other in enumerate(input_roots) if other == root]
+        return all(inputs[index] == var and index in positions for index in reads_of_tensor)
 
 
 def _nested_vars(op: Op) -> Iterable[VarId]:

@@ -165,21 +165,17 @@ class _ClusterSearch:
     def run_sweeps(self, budget: WorkBudget) -> None:
         """Offer orders of clusters from eight sweeps, then from sweeps under limits below the best peak.
 
-        A sweep runs one wanted cluster after the other, each after the clusters that it depends on. In between
-        it runs small groups of clusters that raise the live bytes by at most a slack (`demand_orders`). There
-        are eight sweeps: with a little slack or none; with the clusters of a longest path wanted first, or all
-        in the order of the file; forward, or backward from the last cluster. Each is made again with a limit
-        on the live bytes below the best peak, and with lower limits as long as the best peak falls.
-
-        Spends at most about a third of the budget.
+        A sweep (`demand_orders`) runs the clusters of a chain one after the other, each after the clusters that it
+        depends on. In between it runs small groups of clusters that raise the live bytes by at most a slack.
+        All sweeps spend at most about a third of the budget.
         """
         best, clusters = self._best, self._contracted.graph
         part = budget.part(budget.remaining // 3)  # spends from ``budget`` too
         path = longest_path(clusters)
         waiting = deque(
             Sweep(direction, chain, slack)
-            for slack in (best.peak >> _SLACK_SHIFT, 0)
-            for chain in (path, ())
+            for slack in (best.peak >> _SLACK_SHIFT, 0)  # a little, or none
+            for chain in (path, ())  # without a chain, all clusters in the order of the file
             for direction in (Direction.BACKWARD, Direction.FORWARD)
         )
         while waiting and not best.proved and not part.is_over():
@@ -188,6 +184,7 @@ class _ClusterSearch:
             former_best_peak = best.peak
             order_of_clusters = sweep(clusters, parameters)
             order_peak = best.offer_clusters("demand", self._contracted, order_of_clusters)
+            # Each of the eight is made again with a limit, and with lower limits as long as the best peak falls.
             is_unlimited = parameters.limit == NO_LIMIT
             if is_unlimited or order_peak < former_best_peak:
                 limit = best.peak - (best.peak >> _LIMIT_SHIFT)

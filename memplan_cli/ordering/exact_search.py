@@ -219,7 +219,7 @@ def best_first(graph: TaskGraph, bound: int, limit: int, budget: WorkBudget) -> 
     first = space.initial_state(bound)
     best_peak = {first.remaining: first.peak}  # by the mask of the remaining ops
     # A heap of (peak, number of remaining ops, live bytes, count, state). The count is different for
-    # each state, so states are never compared.
+    # each state, so states are never compared. The first entry is alone: only its peak matters.
     queue: list[tuple[int, int, int, int, State]] = [(first.peak, 0, 0, 0, first)]
     count = spent = 0
     while queue:
@@ -273,7 +273,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
             chosen, *free = child.ran
             move = Move(nodes=(chosen,), free=tuple(free), to=child.remaining)
             moves_of[state.remaining].append(move)
-            entries += len(child.ran)
+            entries += len(child.ran)  # the ops that the move lists
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:
             return None
     # A move lowers the number of remaining ops: sorted by it, all moves lead to later states.

@@ -166,16 +166,17 @@ def _lowest_gap(
 def fill(
     start: Ints, end: Ints, size: Ints, offset: Ints, by_offset: Ints, order: Ints
 ) -> int:
-    """Place every buffer whose offset is NOWHERE by first fit; return the height.
+    """Place every buffer that has no offset yet by first fit; return the height of all buffers.
 
     Args:
         start: First section of each buffer.
         end: Section after the last of each buffer.
         size: Units of each buffer.
-        offset: Units below each buffer, or NOWHERE. Changed: all buffers are placed.
-        by_offset: All buffers, those with an offset sorted by it. Changed: sorted by the new offsets.
+        offset: Units below each buffer, or -1 (NOWHERE) if it is not placed. Changed: all are placed.
+        by_offset: All buffers, the placed ones sorted by offset. Changed: all are sorted by offset.
         order: All buffers, in the order in which they are placed.
     """
+    # ``by_offset[:count]`` has the placed buffers; first, those that are placed from the start come there.
     count, height = 0, 0
     for buffer in by_offset:
         if offset[buffer] >= 0:
@@ -187,6 +188,7 @@ def fill(
             continue
         floor = _lowest_gap(start, end, size, offset, by_offset, count, buffer)
         offset[buffer] = floor
+        # Insert the buffer before those of a larger offset, which move up by one.
         index = count
         while index > 0 and offset[by_offset[index - 1]] > floor:
             by_offset[index] = by_offset[index - 1]

@@ -135,8 +135,8 @@ def reduce_problem(problem: Problem) -> Reduction:
 def _pieces(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Piece]:
     """Yield the pieces of buffers with these sizes in units. No live range is empty.
 
-    A sweep over all starts and ends opens a new section at the first start after an end, and
-    a new piece when no buffer is live.
+    A sweep over all starts and ends opens a new section at the first start after an end, and a new piece when no
+    buffer is live. Live ranges [0, 3), [1, 5) and [4, 6) become the sections [0, 1), [0, 2) and [1, 2).
     """
     # (tick, is_start, buffer): at one tick ends come before starts, because False < True.
     events = sorted(

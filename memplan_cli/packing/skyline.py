@@ -73,14 +73,11 @@ class _UnplacedBuffers:
     def take(self, begin: int, stop: int) -> int:
         """Remove and return the first buffer that starts at ``begin`` or later and ends by ``stop``.
 
-        Leaves are sorted by start, and each node of the tree has the least end of the leaves below it. So the
-        search goes right from the first leaf with such a start to the first node with an end by ``stop``,
-        and down to the first such leaf.
-
-        Returns -1 if there is none.
+        "First" is by start, as the leaves are sorted. Returns -1 if there is none.
         """
-        # If no buffer starts so late, this is a free leaf.
+        # The leaf of the first buffer with such a start; a free leaf, at infinity, if no buffer starts so late.
         least_end, node = self.least_end, self.first[begin] + self.leaves
+        # Right, to the first subtree that has an end by ``stop``.
         while least_end[node] > stop:
             # To the next subtree on the right: up from right children, which are odd, then to the sibling.
             while node % 2:
@@ -88,11 +85,13 @@ class _UnplacedBuffers:
             if not node:  # above the root, node 1: nothing is on the right
                 return -1
             node += 1
+        # Down, to the first leaf in it with such an end: to the left child if it has one, else to the right.
         while node < self.leaves:
             node *= 2
             if least_end[node] > stop:
                 node += 1
         leaf = node - self.leaves
+        # Remove the leaf, and update the nodes above it.
         least_end[node] = _INFINITE
         while node > 1:
             node //= 2

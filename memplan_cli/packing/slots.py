@@ -254,13 +254,13 @@ def best_fit(
     missed = []
     for buffer in order:
         size = buffers.sizes[buffer]
-        # One bit for each section of the buffer, as in ``_Slot.taken``.
+        # One bit for each section of the buffer, as in ``_Slot.taken``: 0b11100 for the sections 2, 3 and 4.
         live = (1 << buffers.ends[buffer]) - (1 << buffers.starts[buffer])
         first_fitting = bisect_left(slots, size, key=by_size)
         for slot in islice(slots, first_fitting, None):
             if not slot.taken & live:
                 break
-        else:
+        else:  # no slot that is large enough is free
             missed.append(buffer)
             too_small = reversed(range(first_fitting))
             largest_free = next((i for i in too_small if not slots[i].taken & live), None)

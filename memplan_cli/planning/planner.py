@@ -250,7 +250,7 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
     if candidate.peaks:  # symbolic sizes have none
-        # Peaks are kept by the method that found an order. That of the chosen order may be missing.
+        # Each search has added the peak of its order. The chosen order may be a later one: add its peak too.
         method = candidate.order
         peak_by_method = {**candidate.peaks, method: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peak_by_method)

@@ -196,22 +196,16 @@ class _AddressMap:
 
         Segments that extend beyond the interval keep their parts outside of it.
         """
-        # The segment before ``low`` may reach into the interval.
-        first = max(bisect_right(self._starts, low) - 1, 0)
+        first = bisect_right(self._starts, low)
+        if first and self._segments[first - 1].end > low:  # it reaches into the interval
+            first -= 1
         end = bisect_left(self._starts, high)
-        new: list[_Segment] = []
-        owners_before = []
-        for segment in self._segments[first:end]:
-            if segment.end <= low:
-                new.append(segment)
-                continue
-            owners_before.append(segment.owner)
-            if segment.start < low:
-                new.append(segment._replace(end=low))
-            if segment.end > high:
-                new.append(segment._replace(start=high))
-        new.append(_Segment(low, high, tensor))
-        new.sort(key=attrgetter("start"))
+        overlapping = self._segments[first:end]
+        new = [_Segment(low, high, tensor)]
+        if overlapping and overlapping[0].start < low:
+            new.insert(0, overlapping[0]._replace(end=low))
+        if overlapping and overlapping[-1].end > high:
+            new.append(overlapping[-1]._replace(start=high))
         self._segments[first:end] = new
         self._starts[first:end] = [segment.start for segment in new]
-        return owners_before
+        return [segment.owner for segment in overlapping]
