@@ -155,8 +155,7 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
         dims = tensor_dims(value, tensor, taken)
         for axis, dim in enumerate(dims):
             is_first = axis == 0 and len(dims) > 1
-            # Dims of tensors are in ``symbols_by_text``, in which ``sequence-length`` may be one name. Only dims
-            # of sequences and optionals are read here, by `symbols_of`, as expressions.
+            # Only texts of tensors are in the table. A dim of a sequence or optional is read as an expression.
             symbols = symbols_by_text.get(str(dim), symbols_of(dim))
             for symbol in sorted(symbols):  # the order of a set varies
                 is_leading[symbol] = is_first or is_leading.get(symbol, False)

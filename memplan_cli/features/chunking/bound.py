@@ -155,8 +155,8 @@ def _ops_without_way(
 def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
     """Whether an op can read a tensor without a join of the tensor's slices.
 
-    False if the producer, in the way ``made``, makes it in slices along an axis, and the reader, in the
-    way ``taken``, reads it whole or along another axis.
+    False if the producer, computed in the way ``made``, makes slices along an axis, and the reader, computed in
+    the way ``taken``, reads the whole tensor or slices along another axis.
     """
     if made.split is None:
         return True  # the producer runs whole

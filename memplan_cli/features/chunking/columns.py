@@ -375,7 +375,7 @@ class _CopyWriter:
         """Return the ops of ``(x - max(x)) + max(log_softmax(x))``, which copy a LogSoftmax along ``axis``.
 
         The original LogSoftmax stays. Behind it, two ReduceMax over ``axis`` are added, which compute both
-        maxima. ``names`` has the copy of each var of the chain.
+        maxima. ``names`` has the copy of each var that the chain computes, here of the output.
         """
         op = self._graph.ops[index]
         data, output = op.inputs[0], op.outputs[0]

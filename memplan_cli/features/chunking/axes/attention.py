@@ -52,7 +52,7 @@ def _attention_batch_split(node: Node, count: int) -> Split:
 
 
 def _attention_head_splits(node: Node) -> tuple[Split, ...]:
-    """Return the split along the heads of keys; none unless all have as many query heads.
+    """Return the split along the heads of keys; none unless each has equally many query heads.
 
     A head of keys is sliced together with the group of query heads that reads it.
     """

@@ -208,8 +208,8 @@ def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> Chun
 def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, rows and columns of DepthToSpace or SpaceToDepth.
 
-    A chunk is a range of rows or columns of the smaller image. Each of them is ``blocksize`` rows or
-    columns of the larger image.
+    A chunk is a range of rows or columns of the smaller image. Each row is ``blocksize`` rows of the larger
+    image, and each column ``blocksize`` columns.
     """
     block = node.int_attribute("blocksize", 1)
     if node.op.type == "DepthToSpace":
