@@ -242,7 +242,7 @@ def _check_dims(program: Program, without_number: tuple[str, ...], settings: Set
     Raises:
         SettingsError: there is such a dim, or a name in ``without_number`` is no free dim.
     """
-    # These are all free dims; ``requested`` only raises for a name that is none.
+    # Returns all free dims. An error is raised for a name in ``requested`` that is no free dim.
     names = free_dims(program, requested=without_number)
     allowed = {*without_number, *settings.bounds}
     missing = [name for name in names if name not in allowed]

@@ -161,7 +161,7 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     A size that code gives as an integer is a number of bytes.
 
     Raises:
-        SettingsError: a rule is unknown, or a size, a share or a metric is not one.
+        SettingsError: a rule is unknown, or its value is not valid.
     """
     for key in given:
         if key not in MODEL_RULES:

@@ -155,7 +155,7 @@ def _join_argument(arguments: dict[str, Any], name: str, value: Any) -> None:  #
 def _check_from(options: Mapping[str, Any], provider: str | None) -> Check | None:
     """Return the check with these options as its fields; None if ``validate`` is ``none``.
 
-    If the options have no provider, that of the check is ``provider``, or its default for None.
+    If the options have no provider, the check has ``provider``, or, if that is None, the default of `Check`.
 
     Raises:
         SettingsError: ``validate`` leaves out the measuring that another option needs.

@@ -172,7 +172,7 @@ def newest_plan(folder: FilePath) -> Path:
     """Return the plan file of a folder that was written last.
 
     Raises:
-        PlanError: there is none.
+        PlanError: the folder has no plan file.
     """
     plan_files = sorted(
         Path(folder).glob(f"*{PLAN_SUFFIX}"), key=lambda p: (p.stat().st_mtime_ns, p.name)

@@ -222,8 +222,8 @@ def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
 def with_numbers_in_bounds(settings: Settings, memory: Memory) -> Settings:
     """Return settings in which dims with bounds have the numbers at which the model is run.
 
-    These are the numbers that ``settings`` assume. But if the plan, whose ``memory`` is that of the largest
-    size within the bounds, needs more than half of the memory of this machine, they are the lowest.
+    These are the numbers that ``settings`` assume, or the lowest numbers within the bounds if the largest
+    size needs more than half of the memory of this machine. ``memory`` is that of the plan at the largest size.
     """
     if not settings.bounds or _known_bytes(memory) <= _half_of_machine():
         return settings

@@ -74,7 +74,7 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
 
 
 def output_options(command: Command) -> Command:
-    """Add ``--quiet``, ``--no-color`` and ``--debug``; the argument is an `Output`, ``output``."""
+    """Return ``command`` with options such as ``--quiet``, from which it gets an `Output` as ``output``."""
 
     @wraps(command)
     def run(*args: object, quiet: bool, no_color: bool, debug: bool, **options: object) -> Any:  # noqa: ANN401 - as the command
@@ -102,7 +102,7 @@ def output_options(command: Command) -> Command:
 
 
 def detail_options(command: Command) -> Command:
-    """Add ``--verbose`` and ``--explain``; the argument is a report's `Detail`, ``detail``.
+    """Return ``command`` with ``--verbose`` and ``--explain``, from which it gets its argument ``detail``.
 
     With both options, ``--explain`` counts, which includes all that ``--verbose`` adds.
     """

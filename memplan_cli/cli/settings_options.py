@@ -375,8 +375,8 @@ def several_dims(command: Command) -> Command:
 def profile_dims(command: Command) -> Command:
     """Allow ``--dim NAME=N,N,..``, for a command that makes a plan for each combination of values.
 
-    Its argument ``profiles`` maps each name to its values, also if it has only one. So no dim is left
-    for the settings: their ``dims`` are empty.
+    The command gets an argument ``profiles``, which maps each dim to its values, even to a single value. Its
+    argument ``dims`` is empty.
     """
 
     @wraps(command)

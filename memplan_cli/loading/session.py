@@ -182,7 +182,7 @@ def _warn_of_other_version(path: Path, runtime: str) -> None:
 def _settings_without_arena(path: Path, settings: FileSettings, provider: str) -> FileSettings:
     """Return the settings for another provider than planned; warn if the file has an arena.
 
-    The order of execution suits every provider; an arena does not, nor its release after runs.
+    The arena, and the option to release it after runs, are left out: both are for the planned provider only.
     """
     if settings.arena:
         _warn(

@@ -242,10 +242,7 @@ class TargetCandidates:
         return rewriting.with_plan(rewriting.plan.with_warnings(warning))
 
     def _program(self, dump: Dump, file: ModelFile) -> Program:
-        """Return the program of ``file``, the dumped graph or a copy of it with Shape nodes added.
-
-        The program has the sizes that were observed in a run of the original.
-        """
+        """Return the program of ``file``, the dumped graph, with sizes that a run of the original observed."""
         from memplan_cli.api.models.reading import read_observed
         from memplan_cli.onnx_io.shapes.bindings import Bindings
         from memplan_cli.runtime.graph.offline import offline_program
