@@ -156,19 +156,19 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     """Yield the options that can make unknown sizes known: those that bind dims of inputs, and one to allow a run."""
-    report, unbound_inputs = plan.report, free_inputs(plan.report)
-    values = {name: dim.value for name, dim in report.bindings.items()}  # also assumed ones
-    unbound_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
-    # A size with symbols is a multiple of a unit, such as "batch*length".
-    symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
+    report = plan.report
+    unbound_inputs = free_inputs(report)  # inputs with dims that the user has not bound
+    input_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
+    # A size with symbols is a multiple of a unit, such as "batch*length". No symbol here is bound by the user.
+    size_symbols = {name for unit in plan.units.values() for name in symbols_of(unit)}
+    data_dependent_symbols = size_symbols - input_symbols
+    values = {name: dim.value for name, dim in report.bindings.items()}  # bound or assumed
     may_run = plan.settings.get("run", True)
-    if unbound_inputs:  # inputs with dims that the user has not bound
-        has_unknown_symbol = not unbound_symbols <= values.keys()
+    if unbound_inputs:
+        symbols_without_value = input_symbols - values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
-        has_symbolic_size = bool(symbols_in_sizes) and not may_run  # a run would tell them
-        if has_unknown_symbol or has_undeclared_dim or has_symbolic_size:
+        has_symbolic_size = bool(size_symbols) and not may_run  # a run would tell them
+        if symbols_without_value or has_undeclared_dim or has_symbolic_size:
             yield binding_options(unbound_inputs, values)
-    # Sizes have no symbols that the user has bound. A symbol that is also in no input depends on data.
-    has_data_dependent_symbol = bool(symbols_in_sizes - unbound_symbols)
-    if (report.partial or has_data_dependent_symbol) and not may_run:
+    if (report.partial or data_dependent_symbols) and not may_run:
         yield RUN_OPTION

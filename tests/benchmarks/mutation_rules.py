@@ -285,7 +285,7 @@ RULES = (
     rule("what crosses segments is kept",
          "_Segments._find_kept", never("_crosses_segments"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a segment keeps what is read before it ends",
-         "_Segments._is_backward_read", always("_ends"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
+         "_Segments.recomputed_at", always("end"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a useless checkpoint is said",
          "_Segments.ineffective_checkpoints", never("_loss"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("donation keeps to a dtype",

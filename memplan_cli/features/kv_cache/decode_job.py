@@ -136,26 +136,28 @@ class _OriginalLoop:
     def __init__(self, spec: SessionSpec, job: Json) -> None:
         """Create the session of the original, and find out by trial runs which steps it can run.
 
-        A step reads the past entries of the caches and adds new ones. ``job`` has the ``caches``, the
-        ``lengths``, that is the requested numbers of new entries of the steps, and the user's ``inputs`` and ``dims``.
+        A step reads the past entries of the caches and adds new ones. Keys of ``job``:
+
+        - ``caches``: the `CacheSummary`.
+        - ``lengths``: the requested number of new entries in each step.
+        - ``inputs`` and ``dims``: values of the user, in place of random ones.
 
         Raises:
             RuntimeUnavailableError: no step runs.
         """
-        self.spec = spec
+        self.spec, self.session = spec, spec.create()
+        self.names = [output.name for output in self.session.get_outputs()]
         self.caches = from_json(CacheSummary, job["caches"], "the job")
         self.inputs = _StepInputs(spec.model, self.caches, job)
-        self.session = spec.create()
-        self.names = [output.name for output in self.session.get_outputs()]
-        self.shapes_of_steps: list[dict[str, list[int]]] = []  # of each step's inputs, by name
-        self.growth_of_steps: list[int] = []  # the entries that each step added to the caches
-        # Trial runs: how does each dim follow from the numbers of past and new entries?
+        # Trial runs, which use the attributes above: how does each dim follow from past and new entries?
         self.rules, takes_several_entries = self._find_rules()
         requested: list[int] = job["lengths"]
         lengths = requested if takes_several_entries else [1] * len(requested)
-        # A trial run: can the first step begin with empty caches (position 0)?
+        # With these rules: can the first step begin with empty caches (position 0)?
         self.position, self.state = self._start(new_entries=lengths[0])
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
+        self.shapes_of_steps: list[dict[str, list[int]]] = []
+        self.growth_of_steps: list[int] = []
 
     def _find_rules(self) -> tuple[Rules, bool]:
         """Return the first candidate rules with which steps run, and whether a step can have several new entries.

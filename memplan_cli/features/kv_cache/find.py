@@ -214,8 +214,8 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     A cache is a graph input. The output extends it, selects from it, or returns it unchanged (a constant cache).
     A `CacheMatch` if one buffer can hold input and output, else a `KeptCache` with the reason.
     """
-    # The source is a graph input, or the result of another node than a Transpose, Cast or Identity. ``after``
-    # are the indices of such nodes from the source to the output.
+    # ``after``: the indices of the Transposes, Casts and Identities between the source and the output. The
+    # source, where this path begins, is a graph input or the result of another operator.
     source, after = index.trace_back(output)
     if index.is_input(source):
         keeps_axes = index.keeps_axes(after, index.ranks[source])

@@ -100,16 +100,14 @@ def _repeat_after(
     index: GraphIndex,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
-    """Return the repetition of heads that begins with an Unsqueeze of axis 2; None if none does.
+    """Return the repetition of heads that begins with ``unsqueeze``; None if none does.
 
-    The nodes have these results, for keys or values of a cache with ``heads`` heads:
+    The caller has checked that the Unsqueeze inserts axis 2 into keys or values with ``heads`` heads. The next
+    two nodes repeat each head, and a MatMul reads the result. ``readers``: consumers by value.
 
         Unsqueeze   [batch, heads, 1, length, size]
         Expand      [batch, heads, times, length, size]
         Reshape     [batch, heads * times, length, size]
-
-    Only ``times`` and ``heads * times`` are checked, as exporters compute the other elements at run time. A
-    MatMul must be the only reader of the result (`_path_to_product`). ``readers``: consumers by value.
     """
     # A single head stays repeated: without that, ONNX Runtime would compute one large product of all
     # queries, which rounds differently than one product for each query head.
@@ -123,14 +121,15 @@ def _repeat_after(
     joined = _elements(index, reshape.input[1])
     if len(expanded) != _RANK + 1 or len(joined) != _RANK:
         return None
-    times = expanded[_HEADS + 1]
+    # Only these two elements are checked: exporters compute the others, such as the batch, at run time.
+    times, joined_heads = expanded[_HEADS + 1], joined[_HEADS]
     # In the shape of a Reshape, -1 is the dim that follows from the others.
-    if times is None or times < 2 or joined[_HEADS] not in (heads * times, -1):
+    if times is None or times < 2 or joined_heads not in (heads * times, -1):
         return None
     path = _path_to_product(reshape.output[0], index, readers)
     if path is None:
         return None
-    moves, product = path
+    moves, product = path  # Transposes and scalings before the MatMul, and the MatMul
     # A Mul or Div right behind the MatMul is rewritten with it, or results would be rounded differently.
     scale = _scaling_of_product(product.output[0], index, readers)
     return _Repeat(unsqueeze.output[0], times, heads, moves, product, scale)

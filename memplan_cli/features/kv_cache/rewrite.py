@@ -285,9 +285,9 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         original   consumers(Concat(past, new))
         rewritten  present = TensorScatter(past, new), and consumers(Slice(present, 0, length))
 
-    ``past`` and ``present`` are the buffer, as graph input and output. Transposes may be between the past and the
-    Concat (`cache.before`), and back between the Concat and the present (`cache.after`). Then the new entries
-    are transposed to the order of the buffer's axes, and the Slice back.
+    ``past`` and ``present`` are the buffer, as graph input and output. If Transposes are between the past and the
+    Concat (`cache.before`), and back between the Concat and the present (`cache.after`), the new entries are
+    transposed to the order of the buffer's axes, and the Slice back.
     """
     index = edit.index
     rank = index.ranks[cache.input]
@@ -306,7 +306,9 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.removed.add(cache.node)
     edit.redirected[index.nodes[cache.node].output[0]] = valid
-    if cache.after:  # these nodes stay and read ``valid``; their result had the name that the buffer has now
+    # If the Concat itself made the present, it is gone. Nodes behind the Concat stay, and the present that they
+    # make needs another name: the buffer has its name now.
+    if cache.after:
         edit.rename_present(cache)
 
 

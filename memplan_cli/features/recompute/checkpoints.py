@@ -166,7 +166,8 @@ class _Segments:
             segment = self._segment_of_dropped(value)
             if segment is None:
                 continue
-            backward_reads = [p for p in accesses if self._is_backward_read(p, segment)]
+            end = self._ends[segment]
+            backward_reads = [p for p in accesses if p > end and self._phases[p] != "forward"]
             if backward_reads:
                 first_reads[segment][value] = min(backward_reads)
         recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
@@ -187,10 +188,6 @@ class _Segments:
             return None
         segment = self._segment(made_at)
         return segment if segment < len(self._ends) else None
-
-    def _is_backward_read(self, place: Place, segment: int) -> bool:
-        """Whether an op is outside the forward part, and runs after the end of a segment."""
-        return self._phases[place] != "forward" and place > self._ends[segment]
 
     def _with_dropped_inputs(self, wanted: Collection[ValueNumber]) -> set[ValueNumber]:
         """Return ``wanted`` and all dropped values that must be computed again for them.

@@ -173,17 +173,17 @@ class _CopyInput(NamedTuple):
 
     Attributes:
         value: the input.
-        start: the first of the places at which it is in memory in addition.
-        stop: the end of these places, exclusive.
+        kept_from: the first of the places at which it is in memory in addition.
+        kept_until: the end of these places, exclusive.
         loss: bytes above the budget that it adds at these places, summed over them.
         is_copied: whether a copy of the input runs right before the copy that reads it.
-        is_moved: whether that copy ran at ``stop`` so far, and does not run in addition.
+        is_moved: whether that copy ran at ``kept_until`` so far, and does not run in addition.
         work: the work of a copy of the input that runs in addition.
     """
 
     value: ValueNumber
-    start: Place = 0
-    stop: Place = 0
+    kept_from: Place = 0
+    kept_until: Place = 0
     loss: int = 0
     is_copied: bool = False
     is_moved: bool = False
@@ -395,10 +395,10 @@ class GreedyChooser:
         one_more = _CopyInput(needed, is_copied=True, work=work)
         cost_of_one_more = work * self.price
         if gap.end == _NEVER:  # no later access: keep it from its last one to the place?
-            start, stop = gap.start + 1, place + 1
-            loss = self._added_excess(start, stop, size)
+            kept_from, kept_until = gap.start + 1, place + 1
+            loss = self._added_excess(kept_from, kept_until, size)
             is_kept = loss <= cost_of_one_more or not values.can_recompute(needed)
-            return _CopyInput(needed, start, stop, loss) if is_kept else one_more
+            return _CopyInput(needed, kept_from, kept_until, loss) if is_kept else one_more
         is_kept_for_next_access = gap.end not in schedule.recomputed_at[needed]
         if is_kept_for_next_access:  # and so in memory
             return _CopyInput(needed)
@@ -419,7 +419,7 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule: drop its value in a gap, and recompute it at the end of the gap.
 
-        Copies of its inputs run there too. Such a copy may be new, or moved there from a later place. Changes
+        Copies of its inputs may run there too: new copies, or copies moved there from a later place. Changes
         `schedule` and `_transient_bytes`.
         """
         schedule, values = self.schedule, self.schedule.values
@@ -429,12 +429,14 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # This range is empty if the input is in memory anyway, or is copied for the place ``end`` alone.
-            schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
+            # Up to ``end`` for an input that is kept for longer, from ``end`` on for one whose copy is moved there,
+            # and no places (0 to 0) for any other.
+            kept_from, kept_until = copy_input.kept_from, copy_input.kept_until
+            schedule.add_live(kept_from, kept_until, values.sizes[input_value])
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.is_moved:
-                old_place = copy_input.stop  # until there the result of the moved copy is kept
+                old_place = kept_until  # an op there still reads the input
                 # What the moved copy read at the old place still counts as read there, as other copies may
                 # read it, until the program is measured (`DropSchedule.set_measured`).
                 schedule.recomputed_at[input_value].remove(old_place)

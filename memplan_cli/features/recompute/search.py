@@ -137,16 +137,18 @@ class _Search:
     ) -> None:
         """Measure the program without copies in three orders, from which the search will start.
 
-        The orders are that of the file, the best one without copies, and the *light order*: the best one
-        if values that will likely be dropped and computed again have no bytes (`_light_order`).
+        These are the order of the file, the order that needs least memory, and the *light order*: the one that
+        needs least memory if values that will likely be dropped count as 0 bytes.
         """
         self._program, self._phases, self._progress = program, phases, progress
         # Intermediates and graph outputs in one: both count in the budget, and in the orders below.
-        self._resident_vars = planned_vars.resident
+        self._resident_vars = resident = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
-        in_file_order = Solver(program, self._resident_vars)
-        in_best_order = Solver(self._best_order(self._resident_vars), self._resident_vars)
-        in_light_order = Solver(self._light_order(in_file_order), self._resident_vars)
+        in_file_order = Solver(program, resident)
+        light_vars = self._without_light_values(in_file_order)
+        light_program = self._in_best_order(light_vars, _LIGHT_ORDER_WORK)
+        in_light_order = Solver(light_program, resident)  # which counts the light values again
+        in_best_order = Solver(self._in_best_order(resident), resident)
         solvers = [in_file_order, in_best_order, in_light_order]
         self._trials = [solver.unchanged() for solver in solvers]
         self._first_peak = in_file_order.peak
@@ -211,12 +213,11 @@ class _Search:
         added = nearest.work / self._total_work
         self._progress(Detail(f"copies: {nearest.peak} bytes, {added:.2%} more work"))
 
-    def _light_order(self, in_file_order: Solver) -> Program:
-        """Return the program in the order that needs least memory if *light* values are not counted.
+    def _without_light_values(self, in_file_order: Solver) -> PlannedVars:
+        """Return the resident vars without *light* values, which are likely to be dropped and computed again.
 
-        A value is light if it is likely to be dropped and computed again: an op that may run twice makes
-        it, it has at most `_LIGHT_SHARE` of the peak in the file's order, and a long time passes between two
-        of its reads (`_has_long_gap`).
+        Such a value can be computed twice, has at most `_LIGHT_SHARE` of the peak in the file's order, and a
+        long time passes between two of its reads (`_has_long_gap`).
         """
         values, max_size = in_file_order.values, _LIGHT_SHARE * in_file_order.peak
         light_values = {
@@ -231,7 +232,7 @@ class _Search:
             for var, size in self._resident_vars.sizes.items()
             if values.value_of.get(var) not in light_values
         }
-        return self._best_order(replace(self._resident_vars, sizes=sizes), _LIGHT_ORDER_WORK)
+        return replace(self._resident_vars, sizes=sizes)
 
     def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
         """Whether dropping a value between two accesses, and recomputing it for the second, is likely to pay off.
@@ -245,8 +246,8 @@ class _Search:
         gaps = map(sub, accesses[1:], accesses)  # none if no op reads the value
         return max(gaps, default=0) >= max(len(ops) // _LONG_GAP, 2)
 
-    def _best_order(self, planned_vars: PlannedVars, work: int = DEFAULT_WORK) -> Program:
-        """Return the program in the best order that ``work`` search steps find."""
+    def _in_best_order(self, planned_vars: PlannedVars, work: int = DEFAULT_WORK) -> Program:
+        """Return the program in the order with the lowest peak that ``work`` search steps find."""
         return best_order(
             self._program,
             planned_vars.sizes,

@@ -211,7 +211,7 @@ def process_meanings(table: doc.Table) -> doc.Meanings:
 
 
 def reason_for_no_saving(report: Report) -> str:
-    """Return why neither loading nor running needs noticeably less memory than before.
+    """Return a clause that says why neither loading nor running needs noticeably less memory than before.
 
     Empty if one of both does, or if the memory of the process was neither measured nor predicted.
     """
@@ -226,10 +226,10 @@ def reason_for_no_saving(report: Report) -> str:
     if old_peak is None or new_peak is None:
         return "the process needs as much memory as before"
     graph = "its optimized graph"
-    # The next table may be of the graph in the file, before ONNX Runtime fuses nodes and folds constants. Then
-    # its figures may be higher than those of this sentence.
-    is_table_of_file = report.target == "portable" and not reason_without_totals(report)
-    if is_table_of_file:
+    has_intermediates_table = not reason_without_totals(report)
+    # For the target ``portable`` that table counts the graph in the file, before ONNX Runtime fuses nodes and
+    # folds constants. Its figures may be higher than the two peaks here.
+    if has_intermediates_table and report.target == "portable":
         graph += " (the table below is for the graph in the file)"
     if new_peak >= old_peak:
         return (

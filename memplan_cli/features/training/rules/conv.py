@@ -252,21 +252,22 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(windows) + 2)]
-    # The tail is the last elements of the padded data, which the forward convolution does not read: with a kernel
-    # of 3 and stride 2, its 3 outputs read 7 of 8 elements. On all 8, ``*`` would have 4 outputs for 3 taps. So
-    # the end padding is made shorter by the tail. If the tail is longer than the padding, the outputs for no tap
-    # are cut off below.
+    # The tail of the padded data is read by no window of the forward convolution. It would add outputs that belong
+    # to no tap, so the end padding is shortened by it.
     begin_pads = [window.begin for window in windows]
     end_pads = [max(window.end - window.tail, 0) for window in windows]
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
         tape.emit("Transpose", dy.name, perm=swapped),
-        strides=[window.dilation for window in windows],  # exchanged
+        # Here each output is a tap, and the elements of dY are the kernel. So the step from output to output is
+        # the ``dilation`` of the forward convolution, and the step within the kernel is its ``stride``.
+        strides=[window.dilation for window in windows],
         dilations=[window.stride for window in windows],
         pads=[*begin_pads, *end_pads],
         group=group,
     )
+    # A tail longer than the end padding has data too, which add such outputs.
     if any(window.tail > window.end for window in windows):
         product = _first_taps(tape, product, windows)
     return tape.emit("Transpose", product, perm=swapped)
