@@ -60,7 +60,7 @@ def range_settings(
     model: FilePath,
     settings: Settings,
     timeout: float | None = None,
-    required: RuntimeSettings | None = None,
+    fixed_options: RuntimeSettings | None = None,
 ) -> RangeSettings:
     """Return the runtime options with which a process needs the least memory for requests within bounds.
 
@@ -71,7 +71,7 @@ def range_settings(
         settings: bounds of the dims of requests, and what binds the other dims.
         timeout: seconds for each process that runs the model to confirm the options; None: the options
             are predicted only, without a run.
-        required: runtime options that must not change; None: those recorded in the file.
+        fixed_options: runtime options that must not change; None: those recorded in the file.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
@@ -80,14 +80,14 @@ def range_settings(
     from memplan_cli.features.serving.settings import choose_settings
 
     if timeout is None:
-        service, notes = service_of(Path(model), settings, required=required)
+        service, notes = service_of(Path(model), settings, fixed_options=fixed_options)
         serving = choose_settings(
             predict_sizes(service), size_count=service.extent.count, base=service.base
         )
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     else:
         require_runs(settings, "--measure")
-        service, notes = service_that_runs(Path(model), settings, timeout, required)
+        service, notes = service_that_runs(Path(model), settings, timeout, fixed_options)
         serving = measured_settings(service)
     notes = (*notes, *sampling_notes(serving))
     return RangeSettings(serving, service.extent.bounds, notes)
@@ -117,13 +117,13 @@ def service_of(
     path: Path,
     settings: Settings,
     timeout: float = DEFAULT_TIMEOUT,
-    required: RuntimeSettings | None = None,
+    fixed_options: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
     """Return a `Service`, that is a model with the sizes of its requests, and notes on assumed dims.
 
-    The dims with bounds in the settings are those of requests. Other dims have numbers in the settings, or get
-    assumed ones, with which the model runs at the largest request. ``required`` are runtime options that must
-    not change; None: those recorded in the file.
+    Requests differ in the dims with bounds. Other dims have numbers in the settings, or get assumed numbers at
+    which the model runs the largest request. ``fixed_options`` are runtime options that must not change; None:
+    those recorded in the file.
 
     Raises:
         SettingsError: there are no bounds, or bounds of a dim that has a number or is not in the model.
@@ -133,20 +133,20 @@ def service_of(
 
     file, bounds = read_model(path), settings.bounds
     _refuse_wrong_bounds(file, settings)
-    if required is None:
-        required = _recorded_settings(file)
-    # `sizes_and_inputs_only` drops the bounds. With them, dims of requests get their highest numbers.
+    if fixed_options is None:
+        fixed_options = _recorded_settings(file)
+    # With the bounds, `bind_all_dims` gives each dim of requests its highest number.
     size_settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     settings_of_largest = bind_all_dims(file, size_settings)
     largest = binding_of(settings_of_largest)
     other_dims = {name: value for name, value in largest.dims.items() if name not in bounds}
-    assumed_others = largest.assumed - bounds.keys()
+    assumed_other_dims = largest.assumed - bounds.keys()
     service = Service(
         model=path,
         extent=Extent(bounds),  # the dims of requests
-        binding=Binding(other_dims, largest.feeds, assumed_others),
+        binding=Binding(other_dims, largest.feeds, assumed_other_dims),
         timeout=timeout,
-        base=required,
+        base=fixed_options,
     )
     return service, assumption_notes(settings_of_largest)
 
@@ -155,7 +155,7 @@ def service_that_runs(
     path: Path,
     settings: Settings,
     timeout: float = DEFAULT_TIMEOUT,
-    required: RuntimeSettings | None = None,
+    fixed_options: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
     """Return the `Service` of `service_of` without request sizes at which the model fails, and notes.
 
@@ -169,7 +169,7 @@ def service_that_runs(
     from memplan_cli.onnx_io.shapes.bindings import Bindings
     from memplan_cli.onnx_io.shapes.reading import read_checked
 
-    service, notes = service_of(path, settings, timeout, required)
+    service, notes = service_of(path, settings, timeout, fixed_options)
     program = read_checked(read_model(path).lazy, Bindings(settings.dims)).program
     service, size_notes = with_sizes_that_run(service, program)
     return service, (*notes, *size_notes)

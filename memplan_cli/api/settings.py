@@ -20,13 +20,18 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import PROVIDERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.check import Check, Idle
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.settings.settings import Settings
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
@@ -113,40 +118,56 @@ def _predicted_choice(
             optimize the graph.
         provider: ONNX Runtime's name of the execution provider; not used with ``fixed``, which has its own.
     """
-    from memplan_cli.core.results.observations import CPU, RuntimeSettings
-    from memplan_cli.runtime.graph.dumps import executed_graph
+    from memplan_cli.core.results.observations import CPU
     from memplan_cli.runtime.graph.offline import offline_program
-    from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.predicted import (
         predict_settings,
-        settings_as_recorded,
-        settings_for_sizes,
         with_limit,
+        without_pattern_if_assumed,
     )
-    from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
-    binding, path = binding_of(bound_settings), file.path
+    binding = binding_of(bound_settings)
     if fixed is None:
-        # The nodes that a device fuses are unknown without the device: its graph is taken to be the one
-        # that all providers share.
-        level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
-        graph_settings = RuntimeSettings(session={"graph_optimization_level": level})
-        graph = executed_graph(path, graph_settings, binding.dims)
-        executed = replace(graph, provider=provider)
-        base = DEFAULTS  # ``base``: the settings from which the search starts
+        executed = _optimized_graph(file.path, binding.dims, provider)
     else:
-        program = offline_program(path, binding.dims, fixed.provider)
+        program = offline_program(file.path, binding.dims, fixed.provider)
         executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
-        # Without optimization, and with the memory pattern switched off if it is so in the metadata.
-        base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # The memory pattern is also switched off if dims were assumed, since later runs may have other dims.
-    choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
+    # The search starts from these settings, and keeps the memory pattern switched off if they have none.
+    start = without_pattern_if_assumed(_usual_settings(fixed), binding.assumed)
+    choice = predict_settings(executed, start)
     if choice.provider == CPU:
         return choice
     # Only the arena of a device may get a limit. Later runs with other assumed dims might exceed it.
     if not binding.assumed:
         choice = with_limit(choice, executed)
     return replace(choice, notes=(*choice.notes, _NEVER_MEASURED))
+
+
+def _optimized_graph(path: Path, dims: Mapping[str, int], provider: str) -> ExecutedGraph:
+    """Return the graph that ONNX Runtime makes of a model for a provider, which need not work here."""
+    from memplan_cli.core.results.observations import CPU, RuntimeSettings
+    from memplan_cli.runtime.graph.dumps import executed_graph
+
+    # Which nodes a device fuses is unknown without the device. The level "basic" has the optimizations that
+    # all providers share.
+    level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
+    settings = RuntimeSettings(session={"graph_optimization_level": level})
+    return replace(executed_graph(path, settings, dims), provider=provider)
+
+
+def _usual_settings(fixed: RecordedSettings | None) -> RuntimeSettings:
+    """Return the settings of a usual session: ONNX Runtime's defaults, or the fixed ones of a file.
+
+    With fixed settings, the graph is not optimized, and the memory pattern is off if the file records that.
+    """
+    from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.settings_search.predicted import without_pattern_if_recorded
+    from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
+
+    if fixed is None:
+        return DEFAULTS
+    return without_pattern_if_recorded(RUN_AS_WRITTEN, fixed.settings)
 
 
 def _confirmed_choice(
@@ -158,28 +179,24 @@ def _confirmed_choice(
 ) -> SettingsChoice:
     """Return the settings with the least predicted memory that a run of the model confirms.
 
-    First the model is run under its usual settings: those in the file's metadata if its graph must run as
-    it is (``fixed``), else ONNX Runtime's defaults. Then `choose_settings` runs the model under the best
+    First the model is run under its usual settings. Then `choose_settings` runs the model under the best
     predicted settings, and under the next ones until outputs are equal and runs are not far slower. If
     ``check`` asks for it, `choose_settings` searches by measuring instead.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
-    from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
-    from memplan_cli.runtime.settings_search.predicted import settings_as_recorded
+    from memplan_cli.runtime.run.baseline import BaselineRun
     from memplan_cli.runtime.settings_search.written_model import (
         WrittenModel,
         read_baseline_graph,
     )
-    from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
     from memplan_cli.runtime.verification.verify import choose_settings
 
-    path, binding = file.path, binding_of(bound_settings)
-    usual = DEFAULTS if fixed is None else settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # The run has inputs of one size: for assumed dims, it would add inputs of twice the size. The search
-    # needs the assumed dims again: with them, it switches the memory pattern off.
-    binding_of_run = replace(binding, assumed=frozenset())
-    with BaselineRun(path, file.model, check, binding_of_run, usual) as run:
+    path, binding, usual = file.path, binding_of(bound_settings), _usual_settings(fixed)
+    # With assumed dims, the baseline run would have inputs of a second size, which are not needed here.
+    binding_of_one_size = replace(binding, assumed=frozenset())
+    with BaselineRun(path, file.model, check, binding_of_one_size, usual) as run:
+        # But the search must know the assumed dims: the memory pattern is then switched off.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

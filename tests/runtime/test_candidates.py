@@ -21,8 +21,8 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.settings_search import predicted
 from memplan_cli.runtime.settings_search.predicted import (
     predict_settings,
-    settings_as_recorded,
-    settings_for_sizes,
+    without_pattern_if_assumed,
+    without_pattern_if_recorded,
 )
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 
@@ -65,7 +65,7 @@ def test_settings_compete_by_what_they_take_without_a_pattern() -> None:
     graph = executed(CHAIN)
     on, off = (
         predict_settings(graph, ANY, {}),
-        predict_settings(graph, settings_for_sizes(ANY, {"batch"}), {}),
+        predict_settings(graph, without_pattern_if_assumed(ANY, {"batch"}), {}),
     )
     assert (on.predicted.held or 0) > (off.predicted.held or 0)
     assert on.rank == off.rank
@@ -95,14 +95,14 @@ def test_workspace_beside_the_block_is_held_too() -> None:
 
 
 def test_sizes_that_were_assumed_have_none() -> None:
-    assert not has_pattern(executed(CHAIN), settings_for_sizes(ANY, {"batch"}))
-    assert has_pattern(executed(CHAIN), settings_for_sizes(ANY, ()))
+    assert not has_pattern(executed(CHAIN), without_pattern_if_assumed(ANY, {"batch"}))
+    assert has_pattern(executed(CHAIN), without_pattern_if_assumed(ANY, ()))
 
 
 def test_a_file_that_says_off_keeps_it_off() -> None:
     off = RuntimeSettings(session={"enable_mem_pattern": False})
-    assert not has_pattern(executed(CHAIN), settings_as_recorded(ANY, off))
-    assert has_pattern(executed(CHAIN), settings_as_recorded(ANY, ANY))
+    assert not has_pattern(executed(CHAIN), without_pattern_if_recorded(ANY, off))
+    assert has_pattern(executed(CHAIN), without_pattern_if_recorded(ANY, ANY))
 
 
 def test_other_providers_and_what_only_data_decides_have_none() -> None:

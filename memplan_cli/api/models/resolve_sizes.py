@@ -165,9 +165,8 @@ class _InputDims:
     """The dims of a model's inputs.
 
     Attributes:
-        fixed: the numbers of dims for a run: those in the settings, and the lowest of dims with bounds.
-        free: the other dims -> whether the dim is leading: the first of several dims of an input. A leading
-            dim is mostly a batch, which can be 1.
+        fixed: dim -> number, for dims that have a number or bounds in the settings.
+        free: dim without a number -> whether it is the leading dim of an input, mostly a batch, which can be 1.
         names: all dims.
     """
 
@@ -177,7 +176,7 @@ class _InputDims:
 
     @classmethod
     def of(cls, model: ModelProto, settings: Settings) -> Self:
-        """Return the dims of a model's inputs. The settings are those that `bind` returns for the model."""
+        """Return the dims of a model's inputs, with the numbers in ``settings``, which `bind` returned."""
         from memplan_cli.onnx_io.interface import free_dims
 
         # The lowest number of a dim with bounds makes runs short.
@@ -208,7 +207,7 @@ class _SizeSearch:
         settings: bound to the model.
         dims: of the model's inputs.
         loaded: the model read with what the settings give; free dims are symbols in it.
-        data_dependent: the results whose sizes only a run can show; empty if no run may show them.
+        data_dependent: the results whose sizes a run is to show, since inference does not find them.
     """
 
     source: LazyModel
@@ -224,12 +223,12 @@ class _SizeSearch:
         settings = bind(source.model, settings)
         dims = _InputDims.of(source.model, settings)
         loaded = read_checked(source, _bindings(settings))
-        data_dependent: tuple[VarId, ...] = ()
-        is_small = len(loaded.program.body.ops) <= MAX_OBSERVED_OPS
-        # With bounds, no run is to show sizes: a run has only one of the values within the bounds.
-        if is_small and not settings.bounds:
-            data_dependent = unresolved_results(loaded.program, dims.free)
-        return cls(source, path, settings, dims, loaded, data_dependent)
+        if settings.bounds or len(loaded.program.body.ops) > MAX_OBSERVED_OPS:
+            # A run would show the sizes at one value within the bounds only, or take too long.
+            sizes_to_observe: tuple[VarId, ...] = ()
+        else:
+            sizes_to_observe = unresolved_results(loaded.program, dims.free)
+        return cls(source, path, settings, dims, loaded, data_dependent=sizes_to_observe)
 
     def may_run(self) -> bool:
         """Return whether runs are allowed, ONNX Runtime is installed, and no weights are missing."""
@@ -262,8 +261,8 @@ class _SizeSearch:
     def run(self) -> ResolvedModel:
         """Run the model with one candidate after the other until a run succeeds; return the model's sizes.
 
-        If the settings have assumed dims, these are the only candidate. If sizes depend on data, the run
-        that succeeds shows them, and the settings bind the free dims to the numbers of that run.
+        Without sizes that depend on data, the numbers of that candidate are assumed. Else the settings bind the
+        free dims to these numbers, and the program has the sizes of the run.
 
         Raises:
             RuntimeUnavailableError: sizes depend on data, and the model does not run on data that the
@@ -283,13 +282,12 @@ class _SizeSearch:
             return self._assume_smallest(result)
         first_success = result.ran[0]  # ``ran`` has the indices of the trials that succeeded
         dims = trials[first_success].dims
-        observed = result.known  # the types and shapes of values in that run
-        if not observed:
+        if not result.known:  # no copy was run for sizes
             return self.with_assumed(dims)
         settings = bind_assumed(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
         loaded = read_observed(
-            self.source, _bindings(settings), observed, self.loaded.program, inputs=inputs
+            self.source, _bindings(settings), result.known, self.loaded.program, inputs=inputs
         )
         return ResolvedModel(settings, loaded)
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.onnx_io.shapes.bindings import Known
+    from memplan_cli.planning.candidate import Source
     from memplan_cli.runtime.graph.offline import Dump, Packing
     from memplan_cli.settings.settings import Settings
 
@@ -263,10 +264,9 @@ class TargetCandidates:
         return read_observed(file.lazy, Bindings(dims), observed, program, inputs="").program
 
     def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
-        """Plan the program of a graph that ONNX Runtime optimized and dumped, in an order for its arena.
+        """Plan the program of a dumped graph, in the order that needs least memory in ONNX Runtime's arena.
 
-        ``file`` is the dump, or a copy of it with Shape nodes added. The plan has the path and the digests of
-        the original.
+        ``file`` is the dump, or a copy of it with Shape nodes added.
         """
         from memplan_cli.api.rewrites import REWRITES
         from memplan_cli.planning.candidate import Runtime
@@ -281,16 +281,7 @@ class TargetCandidates:
             order_for_arena=partial(order_for_arena, dims=settings.dims, provider=provider),
             arena_bytes=partial(arena_bytes, dims=settings.dims, provider=provider),
         )
-        channels_per_block = dump.block  # of the layout NCHWc
-        source = replace(source_of(self.request.file), block=channels_per_block)
-        source = with_chunking_facts(source, file.model, settings)
-        if self.request.resolved.loaded.observed:
-            warning = (
-                "sizes that data decides were learned from the inputs of a run of the model; "
-                "other data may need more"
-            )
-            warnings = (*source.warnings, warning)
-            source = replace(source, warnings=warnings, sizes_observed=True)
+        source = self._source_of_dump(dump, file)
         planned = make_plan(program, settings, source, REWRITES, runtime=runtime)
         return Rewriting(
             file,
@@ -298,9 +289,25 @@ class TargetCandidates:
             settings,
             self.request.targets,
             optimized_from=self.request.file,
-            # The file can be run by this version on this provider only.
-            notes=offline_metadata(required_version(), provider),
+            # Only this version of ONNX Runtime can run the file, on this provider.
+            metadata=offline_metadata(required_version(), provider),
         )
+
+    def _source_of_dump(self, dump: Dump, file: ModelFile) -> Source:
+        """Return the facts of a dumped graph for its plan, with the path and the digests of the original.
+
+        ``file`` has the graph to plan: the dump, or a copy of it with Shape nodes added.
+        """
+        source = source_of(self.request.file)
+        source = replace(source, block=dump.block)  # channels per block of the layout NCHWc
+        source = with_chunking_facts(source, file.model, self.settings)
+        if not self.request.resolved.loaded.observed:
+            return source
+        warning = (
+            "sizes that data decides were learned from the inputs of a run of the model; "
+            "other data may need more"
+        )
+        return replace(source, warnings=(warning,), sizes_observed=True)
 
 
 def _with_shape_readers(file: ModelFile, names: Sequence[str]) -> ModelFile:

@@ -219,23 +219,27 @@ class _DecoderPlanner:
         file = ModelFile(self.file.path, LazyModel(rewritten))
         resolved = resolve_sizes(file.lazy, file.path, self._last_step_settings(rewritten))
         planned = plan_resolved(file, resolved, self.progress)
-        decoding, caches = self.decoding, self.decoder.caches
-        # The decode loop showed which inputs have one entry for each new token.
-        tokens = caches.tokens if decoding is None else decoding.tokens
-        # The model's metadata has only what a run needs, so not the caches that are kept as they are.
-        metadata = caches_note(replace(caches, tokens=tokens, kept=()))
-        # The report also has sizes in bytes, the planned step, and the steps of the decode loop.
-        reported_caches = replace(
+        caches = self.decoder.caches
+        if self.decoding is not None:
+            # Inputs with one entry for each new token, which the decode loop showed.
+            caches = replace(caches, tokens=self.decoding.tokens)
+        plan = self._as_plan_of_original(
+            planned.plan, self._with_figures(caches, planned.program)
+        )
+        # A run of the written model needs no figures, and nothing about caches that are kept as they are.
+        metadata = caches_note(replace(caches, kept=()))
+        planned = replace(planned, plan=plan)
+        return Rewriting(file, planned, resolved.settings, self.targets, metadata=metadata)
+
+    def _with_figures(self, caches: CacheSummary, program: Program) -> CacheSummary:
+        """Return the caches for a report: with their bytes in a program, the planned step, and the steps that ran."""
+        return replace(
             caches,
-            tokens=tokens,
-            bytes=sum(_bytes(planned.program, cache.output) for cache in caches.buffers),
+            bytes=sum(_bytes(program, cache.output) for cache in caches.buffers),
             before=self._original_memory(),
             planned_at=self.last_step.past,
-            steps=() if decoding is None else decoding.steps,
+            steps=() if self.decoding is None else self.decoding.steps,
         )
-        plan = self._as_plan_of_original(planned.plan, reported_caches)
-        planned = replace(planned, plan=plan)
-        return Rewriting(file, planned, resolved.settings, self.targets, notes=metadata)
 
     def _last_step_settings(self, rewritten: ModelProto) -> Settings:
         """Return settings with the dims and the position of the last step, and each cache donated to its output.

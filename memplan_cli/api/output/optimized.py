@@ -157,7 +157,7 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
         recorded=None,  # the original is opened with ONNX Runtime's defaults
         # The written model is optimized when it is opened, unless it must run as written.
         optimization="off" if rewriting.unoptimized_only else "on",
-        # The written model has the weights of the planned graph: for a target, ONNX Runtime has packed them.
+        # With a target, the planned file is one that ONNX Runtime wrote, with packed weights: so is the written one.
         weights=rewriting.file.path,
     )
 

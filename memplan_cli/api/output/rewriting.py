@@ -124,7 +124,7 @@ class Rewriting:
         settings: bound to the given model, with the dims of the run that verifies the written one.
         optimized_from: the given model, if ``file`` is the graph that ONNX Runtime made of it; else
             None.
-        notes: further metadata of the written model.
+        metadata: further entries in the metadata of the written model.
     """
 
     file: ModelFile
@@ -132,7 +132,7 @@ class Rewriting:
     settings: Settings
     targets: Targets
     optimized_from: ModelFile | None = None
-    notes: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -205,13 +205,12 @@ def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
     file, planned = rewriting.file, rewriting.planned
     report = rewriting.plan.report
     model, program, used_weights = file.model, planned.program, set(file.data_files)
-    # The notes are metadata of the written model.
-    notes = {**rewriting.notes, **donation_note(report.donated.pairs)}
+    metadata = {**rewriting.metadata, **donation_note(report.donated.pairs)}
     if report.folded.tensors:
         model, program, data_file = fold_beside(file, planned, weights)
-        notes[FOLDED] = f"{len(report.folded.tensors)} constants"
+        metadata[FOLDED] = f"{len(report.folded.tensors)} constants"
         if data_file:
-            notes[FOLDED] += f" in {data_file}"
+            metadata[FOLDED] += f" in {data_file}"
             used_weights.add(data_file)
     if report.chunked.regions:
         from memplan_cli.onnx_io.writing.chunked import chunked_model
@@ -224,9 +223,9 @@ def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
     if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
         model, moved = move_beside(model, weights, taken=used_weights)
         if moved.file:
-            notes[WEIGHTS] = f"{moved.bytes} bytes in {moved.file}"
+            metadata[WEIGHTS] = f"{moved.bytes} bytes in {moved.file}"
             used_weights.add(moved.file)
-    data = written_model(model, program, rewriting.plan, notes)
+    data = written_model(model, program, rewriting.plan, metadata)
     return RewrittenFiles(rewriting, weights, data, frozenset(used_weights), moved)
 
 
@@ -355,7 +354,7 @@ def _settings_to_record(rewriting: Rewriting, plan: Plan) -> RecordedSettings | 
 
     provider = PROVIDERS.get(rewriting.settings.target, CPU)
     output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
-    # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
+    # Nothing was measured, so the safe settings: no optimization, the file's order, memory reused by the arena only.
     return RecordedSettings(provider, replace(ARENA_REUSE_ONLY, io_binding=output_to_input))
 
 

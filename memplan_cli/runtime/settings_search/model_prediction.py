@@ -23,8 +23,8 @@ from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import (
     predict_settings,
-    settings_for_sizes,
     without_pattern,
+    without_pattern_if_assumed,
 )
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
 from memplan_cli.runtime.simulate.regions import OWN_INITIALIZERS
@@ -191,12 +191,14 @@ def _best_settings(
             would undo the plan. ``any``: ONNX Runtime optimizes the graph if runs of the graph in the file are
             estimated to take longer, or need more memory.
     """
-    as_written = settings_for_sizes(RUN_AS_WRITTEN, assumed)
+    as_written = without_pattern_if_assumed(RUN_AS_WRITTEN, assumed)
     if optimization == "off":
         # Such a file has copies or chunks that keep its live tensors within a budget. With a memory pattern, a
         # session holds one block for all tensors of a run, which may exceed the budget.
         return predict_settings(written_as_in_file, without_pattern(as_written))
-    optimized = predict_settings(written_optimized, settings_for_sizes(DEFAULTS, assumed))
+    optimized = predict_settings(
+        written_optimized, without_pattern_if_assumed(DEFAULTS, assumed)
+    )
     if optimization == "on" or is_slower_unoptimized(
         written_as_in_file.program, written_as_in_file.dims, written_optimized
     ):

@@ -210,8 +210,10 @@ def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
     return settings.updated(_NO_PATTERN)
 
 
-def settings_for_sizes(base: RuntimeSettings, assumed: Collection[str]) -> RuntimeSettings:
-    """Return settings with the memory pattern off if dims were assumed: runs may have other dims.
+def without_pattern_if_assumed(
+    base: RuntimeSettings, assumed: Collection[str]
+) -> RuntimeSettings:
+    """Return settings, with the memory pattern off if dims were assumed: runs may have other dims.
 
     At other dims than those that the arena was sized for, a memory pattern makes the arena hold both
     the tensors of the first run and the block of later runs.
@@ -219,8 +221,10 @@ def settings_for_sizes(base: RuntimeSettings, assumed: Collection[str]) -> Runti
     return without_pattern(base) if assumed else base
 
 
-def settings_as_recorded(base: RuntimeSettings, recorded: RuntimeSettings) -> RuntimeSettings:
-    """Return settings with the memory pattern off if a written file records that."""
+def without_pattern_if_recorded(
+    base: RuntimeSettings, recorded: RuntimeSettings
+) -> RuntimeSettings:
+    """Return settings, with the memory pattern off if a written file records that."""
     return base if recorded.session.get("enable_mem_pattern", True) else without_pattern(base)
 
 

@@ -25,8 +25,8 @@ from memplan_cli.runtime.settings_search.predicted import (
     SettingsChoice,
     predict_settings,
     prediction_warnings,
-    settings_for_sizes,
     without_pattern,
+    without_pattern_if_assumed,
 )
 from memplan_cli.runtime.simulate.predict import (
     RUN_AS_WRITTEN,
@@ -254,13 +254,13 @@ class Prediction:
         baseline, settings = self.baseline, without_fusions(fusions)
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
         executed = observed_graph(self.written.path, settings, conditions)
-        base = settings_for_sizes(settings, baseline.binding.assumed)
+        base = without_pattern_if_assumed(settings, baseline.binding.assumed)
         choice = predict_settings(executed, base, baseline.record.workspace)
         return replace(choice, notes=(f"without {', '.join(fusions)}",))
 
     def optimized_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimization."""
-        base = settings_for_sizes(DEFAULTS, self.baseline.binding.assumed)
+        base = without_pattern_if_assumed(DEFAULTS, self.baseline.binding.assumed)
         return predict_settings(
             self.optimized_graph(), base, self.baseline.record.workspace or {}
         )
@@ -273,7 +273,7 @@ class Prediction:
         run_of_original = self.baseline.unoptimized or self.baseline.record
         measured = run_of_original.workspace or {}
         workspace = {**totals_by_rule(executed.program, executed.dims), **measured}
-        base = settings_for_sizes(
+        base = without_pattern_if_assumed(
             self.written.unoptimized_settings, self.baseline.binding.assumed
         )
         if self.written.may_keep_budget:
