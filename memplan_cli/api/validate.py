@@ -165,9 +165,7 @@ def _run_both(
 ) -> Proof:
     """Run a written model and its original, and compare their outputs; return verdict and measured facts.
 
-    If the outputs are equal and the model has donated pairs, outputs of two steps are compared too. The
-    extra ``measure`` measures memory, and ``replay`` replays the plan, also if the outputs differ. Without a
-    plan there are no extras: `_plan_of` has refused them.
+    The extra ``measure`` measures memory, and ``replay`` replays the plan, also if the outputs differ.
 
     Raises:
         SettingsError: an extra or inputs are given for a decoder, which is run in a loop.
@@ -186,22 +184,27 @@ def _run_both(
     if caches is not None:
         _refuse_for_decoder(extras, inputs)
         return Proof(validate_decoding((original, written.path), caches, plan, check))
-    pairs = donated_pairs(written.model)
     binding = _binding(written, plan, inputs)
     model_to_run = _written_model(written)
+    # Extras need a plan: `_plan_of` refuses them without one.
+    plan_to_measure = plan if "measure" in extras else None
+    plan_to_replay = plan if "replay" in extras else None
     with warm_workers():
-        if plan is not None and "measure" in extras:
-            result = _measured(original, model_to_run, plan.report, check, binding)
+        if plan_to_measure is not None:
+            report = plan_to_measure.report
+            result = _measured(original, model_to_run, report, check, binding)
         else:
             outputs_only = replace(check, depth="outputs")  # without memory and times
             result = compare_models(original, model_to_run, outputs_only, binding)
         verdict = result.verdict
+        pairs = donated_pairs(written.model)  # an input, and the output written over it
         if pairs and verdict.passed:
+            # Of two steps, the second reads what the first has written over the inputs.
             steps = donated_steps((original, written.path), pairs, check, binding)
             verdict = with_donated_steps(verdict, steps)
         verdict = replace(verdict, notes=(*verdict.notes, *result.warnings))
-        if plan is not None and "replay" in extras:
-            verdict = _replayed(verdict, written.path, plan, check, binding)
+        if plan_to_replay is not None:
+            verdict = _replayed(verdict, written.path, plan_to_replay, check, binding)
     facts = None if result.facts is None else with_donated_buffers(result.facts, pairs)
     return Proof(verdict, facts)
 

@@ -139,10 +139,7 @@ def load_session(
     apply_options(options, settings.session, settings.session_config)
     has_file_provider = "providers" not in more_arguments  # else the caller's provider
     if has_file_provider:
-        file_options = provider_options(settings.provider)
-        more_arguments["providers"] = [(settings.execution_provider, file_options)]
-        # With the fallback, a provider that does not start is replaced by the CPU.
-        more_arguments.setdefault("enable_fallback", 0)
+        more_arguments = {**_provider_arguments(settings), **more_arguments}
     provider = _first_provider(more_arguments["providers"])
     missing_libraries = load_cuda_libraries() if provider == CUDA else ""
     if provider != settings.execution_provider:
@@ -158,11 +155,19 @@ def load_session(
         if has_file_provider and provider == CUDA:
             raise _unusable_provider(path, missing_libraries or f"{error}") from error
         raise
+    # ONNX Runtime leaves out a provider whose libraries it cannot load.
     if has_file_provider and session.get_providers()[0] != provider:
         reason = missing_libraries or "ONNX Runtime cannot start it"
         raise _unusable_provider(path, reason)
     _require_bound_values(path, session)
     return session
+
+
+def _provider_arguments(settings: FileSettings) -> dict[str, Any]:
+    """Return the arguments of ``InferenceSession`` with which it runs on the file's provider, or not at all."""
+    provider = (settings.execution_provider, provider_options(settings.provider))
+    # 0: if the provider does not start, ONNX Runtime must not use the CPU instead.
+    return {"providers": [provider], "enable_fallback": 0}
 
 
 def _warn_of_other_version(path: Path, runtime: str) -> None:

@@ -282,7 +282,7 @@ class _SizeSearch:
             return self._assume_smallest(result)
         first_success = result.ran[0]  # ``ran`` has the indices of the trials that succeeded
         dims = trials[first_success].dims
-        if not result.known:  # no copy was run for sizes
+        if not result.known:  # the shapes that the run of the copy recorded
             return self.with_assumed(dims)
         settings = bind_assumed(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
