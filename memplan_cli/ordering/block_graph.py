@@ -269,14 +269,12 @@ class _TensorNumbering:
         tensors = []
         for position in positions:
             root = input_roots[position] if position < len(input_roots) else None
-            if root is None or root not in self._number:
+            tensor = None if root is None else self._number.get(root)
+            if tensor is None or tensor in block_results:
                 continue
-            tensor = self._number[root]
-            if tensor not in block_results and self._may_overwrite(
-                op, position, positions, input_roots
-            ):
+            if self._may_overwrite(op, position, positions, input_roots):
                 tensors.append(tensor)
-        return tuple(dict.fromkeys(tensors))
+        return tuple(dict.fromkeys(tensors))  # a tensor may be at several positions
 
     def _may_overwrite(
         self,

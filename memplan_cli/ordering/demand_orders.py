@@ -115,8 +115,7 @@ class _SweepState:
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
         # ``_users_before_last`` counts down with each user of a tensor that runs. At 0, the next user is the last
-        # one in the order: forward it frees the tensor, backward it makes the tensor live. ``_waiting`` has the
-        # ops that wait for each op, and ``_awaited`` the ops that each op waits for.
+        # one in the order: forward it frees the tensor, backward it makes the tensor live.
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes

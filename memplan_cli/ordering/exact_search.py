@@ -278,7 +278,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
             return None
     # A move lowers the number of remaining ops: sorted by it, all moves lead to later states.
     states.sort(key=lambda state: -state.remaining.bit_count())
-    number = {state.remaining: index for index, state in enumerate(states, 1)}
+    number = {state.remaining: index for index, state in enumerate(states, 1)}  # after row 0
     rows = [
         tuple(move._replace(to=number[move.to]) for move in moves_of[state.remaining])
         for state in states

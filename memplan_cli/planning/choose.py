@@ -123,7 +123,7 @@ def choose(
     allocation_work = 0 if has_fast_pass else DEFAULT_WORK  # with 0, fast heuristics alone
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate. In a fast pass, heuristics alone pack its arenas."""
+        """Allocate a candidate: by fast heuristics alone if there is a fast pass, else with a search for layouts."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,

@@ -386,9 +386,9 @@ def _extrapolate(samples: Sequence[Need], ratio: float) -> Need:
 def _extend(numbers: list[int], ratio: float) -> int:
     """Extrapolate a sequence of byte counts, measured at dims that double, to a larger dim.
 
-    The model is ``c + k * v**p``. The power ``p`` comes from the first and the last difference of
-    neighbors. ``k`` is fitted to the sum of all differences, because a single one may jump: an arena
-    grows by whole regions.
+    The model is ``c + k * v**p``. For example, 10, 12 and 16 bytes at the dims 1, 2 and 4 are ``8 + 2 * v``, so
+    they become 24 at the dim 8, a ratio of 2. The power comes from the first and the last step, and ``k`` from
+    the sum of all steps, because a single step may jump: an arena grows by whole regions.
 
     Args:
         numbers: Byte counts at dims ``v, 2v, 4v, ...``, two or more.

@@ -292,14 +292,14 @@ def live_peak_text(buffers_by_unit: Mapping[str, tuple[Buffer, ...]]) -> str | N
         ``32768*batch``, or ``max(4096*batch, 64*seq + 8)``; None if more than `MOST_SUMS`
         sums remain, or more than can be compared in pairs.
     """
-    # First with the cheap comparison of coefficients, then with proofs.
+    # First by the cheap comparison of coefficients: a sum can only cover those with a smaller total of them.
     candidates: list[ByUnit] = []
     for live_bytes in _largest_first(_live_sums(buffers_by_unit)):
         if not any(_covers(other, live_bytes) for other in candidates):
-            candidates = [other for other in candidates if not _covers(live_bytes, other)]
             candidates.append(live_bytes)
         if len(candidates) > _MOST_COMPARED:
             return None
+    # Then by proofs, in which a sum may be above one with a larger total.
     maxima: list[ByUnit] = []
     for live_bytes in candidates:
         if not any(is_at_least(other, live_bytes) for other in maxima):
@@ -327,10 +327,7 @@ def _live_sums(buffers_by_unit: Mapping[str, tuple[Buffer, ...]]) -> Iterator[By
 
 
 def _largest_first(sums: Iterable[ByUnit]) -> list[ByUnit]:
-    """Return each different sum once, by falling total of its coefficients.
-
-    A sum with large coefficients makes most others superfluous, so it is compared first.
-    """
+    """Return each different sum once, by falling total of its coefficients."""
     unique = {tuple(sorted(total.items())): total for total in sums}
     keys = sorted(unique, key=lambda key: (-sum(value for _, value in key), key))
     return [unique[key] for key in keys]
