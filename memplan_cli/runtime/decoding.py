@@ -124,6 +124,27 @@ class Decoder:
             for name in self._constant_caches
             if name in inputs
         }
+        binding = self._binding(inputs, new_constants)
+        try:
+            self.session.run_with_iobinding(binding, self._options)
+        except Exception as error:
+            # `_check_inputs` refuses entries that do not fit only if it knows their number. Other ones fail here,
+            # in the operator that writes them. Full caches have no room for any entry, whatever else is wrong.
+            if "TensorScatter" in str(error) or self.position >= self.capacity:
+                raise self._capacity_error(None) from error
+            raise
+        self._buffers |= new_constants  # only now: a run that fails keeps the former values
+        cache_outputs = [cache.output for cache in self.caches.buffers]
+        names = (*cache_outputs, *self.outputs, self.caches.length)  # in the order of binding
+        values = dict(zip(names, binding.get_outputs(), strict=True))
+        self.position = int(values[self.caches.length].numpy()[0])
+        return {name: array_of(values[name]) for name in self.outputs}
+
+    def _binding(self, inputs: Mapping[str, Any], new_constants: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return an ``IOBinding`` of a step, in which each cache is read and written in one buffer.
+
+        ``new_constants`` are the buffers of constant caches that get a value in this step, by their inputs' names.
+        """
         binding = self.session.io_binding()
         for name in self.inputs:
             binding.bind_ortvalue_input(name, self._ort_value(name, inputs[name]))
@@ -141,21 +162,7 @@ class Decoder:
             binding.bind_ortvalue_output(cache.output, buffer)
         for name in (*self.outputs, self.caches.length):
             binding.bind_output(name, "cpu")
-        try:
-            self.session.run_with_iobinding(binding, self._options)
-        except Exception as error:
-            # The operator that writes new entries fails if they do not fit. Where the metadata does not
-            # tell the number of new entries, this is the first moment to see it. Full caches have no room
-            # for any entry, whatever else is wrong.
-            if "TensorScatter" in str(error) or self.position >= self.capacity:
-                raise self._capacity_error(None) from error
-            raise
-        self._buffers |= new_constants  # only now: a run that fails keeps the former values
-        cache_outputs = [cache.output for cache in self.caches.buffers]
-        names = (*cache_outputs, *self.outputs, self.caches.length)  # in the order of binding
-        values = dict(zip(names, binding.get_outputs(), strict=True))
-        self.position = int(values[self.caches.length].numpy()[0])
-        return {name: array_of(values[name]) for name in self.outputs}
+        return binding
 
     def valid(self, name: str) -> Any:  # noqa: ANN401 - numpy's or the runtime's
         """Return a copy of the valid entries of a cache, by its input's name.

@@ -250,8 +250,8 @@ def _rename_in_subgraphs(
             ]
             new_names = {name: names.fresh(name) for name in clashing}
             if new_names:
-                # Graphs inside the subgraph may read its values. A value of theirs with the same name gets
-                # the same new name here, and another one in the call below.
+                # Graphs inside the subgraph may read the renamed values. If one of them defines such a name again,
+                # its value has the new name too, for a moment: the call below finds the clash.
                 for inner in graphs(subgraph):
                     _rename_values(inner, new_names)
             visible_names = outer_names | frozenset(defined(subgraph))

@@ -52,10 +52,10 @@ def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Pr
 def _sorted_block(
     block: Block, dumped_nodes: Sequence[NodeProto], file_nodes: Sequence[NodeProto]
 ) -> Block:
-    """Return a block of a dump with its ops, and those of its bodies, in the order in which the runtime numbered them.
+    """Return a block of a dump with its ops, and those of its bodies, in the order of their node indices.
 
-    A dump does not have these numbers. The runtime numbered the nodes of the file first, then those of inlined
-    functions, and last the Casts that it inserted around kernels without float16.
+    A dump does not have the indices. Nodes of the file come first, then those of inlined functions, and last the
+    Casts that ONNX Runtime inserted around kernels without float16.
 
     Args:
         block: the dump as ops; ``source`` of an op is the place of its node in ``dumped_nodes``.
@@ -76,12 +76,7 @@ def _sorted_block(
         float32_value = _value_of_inserted_cast(op)  # None for all other ops
         if products_in_file:
             index = file_index[products_in_file[0]]
-            file_graphs = dict(subgraphs(file_nodes[index]))
-            bodies = tuple(
-                _sorted_block(body, graph.node, file_graphs[name].node)
-                for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
-            )
-            from_file.append((index, op._replace(bodies=bodies)))
+            from_file.append((index, _with_sorted_bodies(op, dumped, file_nodes[index])))
         elif float32_value is not None:
             inserted[float32_value] = op
         else:
@@ -90,6 +85,16 @@ def _sorted_block(
     # A Cast is made at the first op that reads or writes its float32 value, so all ops are needed to order them.
     casts = _in_order_of_insertion(inserted, block.ops)
     return replace(block, ops=(*file_ops, *inlined, *casts))
+
+
+def _with_sorted_bodies(op: Op, dumped: NodeProto, in_file: NodeProto) -> Op:
+    """Return an op with its bodies in the order of `_sorted_block`; the nodes are the op's in the dump and the file."""
+    file_graphs = dict(subgraphs(in_file))
+    bodies = tuple(
+        _sorted_block(body, graph.node, file_graphs[name].node)
+        for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
+    )
+    return op._replace(bodies=bodies)
 
 
 def _products(node: NodeProto) -> list[_Product]:

@@ -150,15 +150,9 @@ class Heap:
     def _cut_aligned(self, chunk: int, size: int, alignment: int) -> int:
         """Cut an aligned chunk out of a larger one, free the pieces around it, and return its address.
 
-        A block begins two headers behind the start of its chunk, and there is the multiple of the alignment:
-
             chunk          start                                 chunk_end  end
             | piece ahead  | 2 headers | block of ``size`` bytes | piece behind |
                                        ^ multiple of ``alignment``
-
-        A piece ahead of fewer than `_MIN_CHUNK` bytes cannot be a chunk: the block moves on to the next
-        multiple. A piece behind of at most `_MIN_CHUNK` bytes becomes a part of the aligned chunk. Other pieces
-        of fewer than `_MIN_FREE_PIECE` bytes are lost: some small object that is not simulated takes them at once.
 
         Args:
             chunk: address of the larger chunk, which is used; it is replaced by the smaller chunk.
@@ -167,14 +161,15 @@ class Heap:
         """
         end = chunk + self._used.pop(chunk)
         start = align(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
-        if 0 < start - chunk < _MIN_CHUNK:
+        if 0 < start - chunk < _MIN_CHUNK:  # the piece ahead is too small for a chunk
             start += alignment
         # The block also uses the first header of the next chunk, hence one header.
         chunk_end = start + align(size + _HEADER, SMALL_ALIGNMENT)
-        if end - chunk_end <= _MIN_CHUNK:
+        if end - chunk_end <= _MIN_CHUNK:  # the piece behind stays a part of the chunk
             chunk_end = end
         self._used[start] = chunk_end - start
         for piece_start, piece_end in ((chunk, start), (chunk_end, end)):
+            # A smaller piece is not freed: some small object that is not simulated takes it at once.
             if piece_end - piece_start >= _MIN_FREE_PIECE:
                 self._used[piece_start] = piece_end - piece_start
                 self.free(piece_start)

@@ -156,11 +156,9 @@ def heap_workspace(program: Program, dims: Mapping[str, int]) -> Requests:
 def requests_from_totals(
     program: Program, dims: Mapping[str, int], totals: Mapping[str, int]
 ) -> dict[str, Requests]:
-    """Split measured totals into requests, by `node_key`.
+    """Return the requests of each node, by `node_key`, from the measured sums of its requests.
 
-    ONNX Runtime's statistics have the sum of a node's requests. If the rules give the same sum, their
-    requests are returned, else one request. Nodes without a name share one line of the statistics,
-    under their operator. Their own totals are not known, so their requests are those of the rules.
+    If the rules give the same sum, the requests are those of the rules, else one request of the sum.
 
     Args:
         program: the graph that was run.
@@ -174,6 +172,7 @@ def requests_from_totals(
         if total is None:
             continue
         sizes = by_rule.get(node_key(op), ())  # none for nodes in bodies
+        # Nodes without a name share one total, that of their operator, so their requests stay those of the rules.
         if op.name and sum(sizes) != total:
             sizes = (total,)
         if sizes:

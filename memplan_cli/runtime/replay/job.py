@@ -267,17 +267,8 @@ class _Replay:
                     f"node {node.name or node.op_type!r} reads {name!r} before the plan's order "
                     "makes it"
                 )
-        # The model of one node declares its inputs by the types of their values. A map does not tell its type,
-        # so `one_op` copies the declaration of the whole model for it.
-        types = {
-            name: self._runtime_type(name)
-            for name in inputs
-            if not self.node_models.is_map(name)
-        }
-        model = self.node_models.one_op(node, types)
-        settings = UNOPTIMIZED.updated(deterministic(self.provider))
-        session = make_session(model, settings, self.provider)
         outputs = [name for name in node.output if name]
+        session = self._session_of_node(node, inputs)
         # Strings, sequences and maps cannot be bound to memory: the node reads and writes copies.
         reads_unbindable = any(_is_unbindable(self.values.get(name)) for name in inputs)
         writes_unbindable = any(
@@ -299,6 +290,19 @@ class _Replay:
             self.in_arenas.add(name)
             if self.places[name].pinned:
                 self.digests[name] = self._digest(self.places[name])
+
+    def _session_of_node(self, node: NodeProto, inputs: Sequence[str]) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        """Create a session of one node, whose ``inputs`` have been computed."""
+        # The model of the node declares its inputs by the types of their values. A map does not tell its type, so
+        # `one_op` copies the declaration of the whole model for it.
+        types = {
+            name: self._runtime_type(name)
+            for name in inputs
+            if not self.node_models.is_map(name)
+        }
+        model = self.node_models.one_op(node, types)
+        settings = UNOPTIMIZED.updated(deterministic(self.provider))
+        return make_session(model, settings, self.provider)
 
     def _run_bound(
         self,

@@ -165,6 +165,8 @@ class _OrderSearch:
         after = successors(before)
         order = list(range(len(before)))
         generator = random.Random(0)  # noqa: S311 - a seeded search, no secret
+        # A draw of an op and a position where the op is already is no move. The draws are limited too, because a
+        # chain of ops allows no move.
         moves_left, draws_left = moves, moves * _DRAWS_PER_MOVE
         while moves_left and draws_left and self.best_height > self.max_live:
             draws_left -= 1

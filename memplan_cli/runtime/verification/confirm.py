@@ -366,8 +366,6 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
     - No run passed: rank 2.
     - A run takes over 5 % longer than the original's: rank 1, and the milliseconds of a run.
     - Any other: rank 0, and the observed bytes at the peak and in the arena.
-
-    Both models are timed again if the recorded times do not decide.
     """
     if not confirmation.passed:
         return MeasuredCost(rank=2, amount=0.0)
@@ -382,7 +380,9 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
             before.spec.inputs[0],
             baseline.check.timeout,
         )
-        if ratio is None or ratio.is_slower:  # None: no time was measured
+        if (
+            ratio is None or ratio.is_slower
+        ):  # None: the clock was too coarse, so the times above decide
             # Processor times are measured on the CPU only.
             time = after.peaks.processor_milliseconds
             time = after.peaks.milliseconds if time is None else time

@@ -123,7 +123,7 @@ class _ModelRun:
         spec: what is run and collected.
         folder: for the profile and the statistics.
         outputs: names of the outputs that are saved or compared.
-        missing: names of wanted outputs that the model does not have.
+        missing: a difference for each wanted output that the model does not have.
         results: ``differences`` and ``failure`` of each input set that was run.
         times: of the runs on the first input set.
         peaks: of the arena.
@@ -135,7 +135,7 @@ class _ModelRun:
     spec: RunSpec
     folder: Path
     outputs: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    missing: list[Difference] = field(default_factory=list)
     results: list[Json] = field(default_factory=list)
     times: RunTimes = field(default_factory=RunTimes)
     peaks: Peaks = field(default_factory=lambda: Peaks(None, None))
@@ -144,14 +144,9 @@ class _ModelRun:
     has_stopped_at_difference: bool = False
 
     def run_first_session(self) -> None:
-        """Run the first session, and set ``outputs``, ``missing`` and ``process``. It is gone afterwards.
-
-        `_run_input_sets` sets ``results``, ``times`` and ``has_stopped_at_difference``; `_read_profile` sets
-        ``peaks`` and ``kernels``. If failures are recorded, `_try_input_sets` sets ``results``, and nothing else
-        is run. If only times are collected, nothing is run: these have a session of their own.
-        """
+        """Run the first session, and set all attributes to what it gives. The session is gone afterwards."""
         spec = self.spec
-        if set(spec.collect) == {"time"}:
+        if set(spec.collect) == {"time"}:  # a later session without a profiler is timed
             return
         # Draw before the meter starts, so that the inputs do not count as memory of the session.
         first_feed = spec.inputs[0].draw()
@@ -164,9 +159,15 @@ class _ModelRun:
             meter.note_loaded()
         all_outputs = [output.name for output in session.get_outputs()]
         self.outputs = [name for name in spec.outputs or all_outputs if name in all_outputs]
-        self.missing = [name for name in spec.outputs if name not in all_outputs]
-        if spec.failures == "recorded":
-            self._try_input_sets(session)  # such a spec collects no memory and no kernels
+        self.missing = [
+            Difference(
+                name, elements=0, max_abs_diff=0.0, beyond=1, reason="there is no such output"
+            )
+            for name in spec.outputs
+            if name not in all_outputs
+        ]
+        if spec.failures == "recorded":  # such a spec collects no memory and no kernels
+            self._try_input_sets(session)
             return
         first_run_of_set = self._run_input_sets(session, first_feed, meter)
         arena_bytes: list[int] = []
@@ -281,13 +282,7 @@ class _ModelRun:
             if spec.stop == "at a difference" and is_different:
                 self.has_stopped_at_difference = True
                 break
-        missing = (
-            Difference(
-                name, elements=0, max_abs_diff=0.0, beyond=1, reason="there is no such output"
-            )
-            for name in self.missing
-        )
-        self.results.append(_result((*missing, *worst_by_output(differences)), ""))
+        self.results.append(_result((*self.missing, *worst_by_output(differences)), ""))
         return number
 
     def _save_or_compare(

@@ -37,8 +37,8 @@ def compare_with_saved(
 ) -> list[Difference]:
     """Return how values of outputs differ from those that `save_values` saved in a folder.
 
-    ``model_outputs`` are the same as there. The length of a sequence is saved as an array of its own, so a
-    shorter or longer sequence differs there.
+    ``model_outputs`` are the names of the model's outputs, as given to `save_values`. The length of a sequence is
+    compared as an array of its own, so elements that only the saved sequence has are not needed.
     """
     differences = []
     for file, name, array in _named_arrays(model_outputs, values):
@@ -122,9 +122,9 @@ def array_difference(
         count = int(np.count_nonzero(is_different))
         if not count:
             continue
-        distance, within = _distance(left[is_different], right[is_different], tolerance)
+        distance, within_count = _distance(left[is_different], right[is_different], tolerance)
         different_count += count
-        beyond_count += count - within
+        beyond_count += count - within_count
         largest_distance = max(largest_distance, distance)
     if not different_count:
         return None
