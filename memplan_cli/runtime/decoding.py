@@ -231,7 +231,8 @@ class Decoder:
                 raise SettingsError(f"the input {name!r} is missing")
         if not self.caches.tokens:
             return
-        name, axis = self.caches.tokens[0]  # the axes of all these inputs have the same length
+        # Each of ``tokens`` is an input, and its axis whose length is the number of new entries. All have one length.
+        name, axis = self.caches.tokens[0]
         shape = np.shape(inputs[name])
         if axis < len(shape) and self.position + shape[axis] > self.capacity:
             raise self._capacity_error(shape[axis])
@@ -270,8 +271,7 @@ class Decoder:
     def _buffer_shape(self, name: str, inputs: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the shape of a cache, with a number for each named dim.
 
-        That is the number which `__init__` got for the dim, else its size in the inputs of a step, else 1: in
-        nearly all such decoders a dim that no input has is the batch.
+        The number is the one that the decoder was created with, else the size of the dim in an input of the step.
         """
         dims = dict(self._dims)
         for other in (*self.inputs, *self._constant_caches):
@@ -280,6 +280,7 @@ class Decoder:
             for dim, size in zip(shape, np.shape(array), strict=False):
                 if isinstance(dim, str):
                     dims.setdefault(dim, size)
+        # A dim that no input has is the batch in nearly all such decoders, hence 1.
         return tuple(
             dim if isinstance(dim, int) else dims.get(dim, 1)
             for dim in self._model_inputs[name].shape

@@ -96,9 +96,8 @@ def simulate_process(
 ) -> PredictedProcess | None:
     """Return the predicted bytes of a process that loads a model and runs it `MEASURED_RUNS` times.
 
-    They are the bytes beyond those of a process with ONNX Runtime imported and no session. None if
-    they cannot be predicted: on other providers than the CPU, without an arena, with kernels whose
-    packing was not measured, and if sizes depend on data.
+    A process with ONNX Runtime imported and no session counts as 0 bytes. None without a prediction: on other
+    providers than the CPU, without an arena, with kernels whose packing was not measured, and if sizes depend on data.
     """
     if _setup_obstacle(executed, settings):
         return None

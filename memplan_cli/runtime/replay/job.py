@@ -166,7 +166,7 @@ def _cuda_runtime() -> ctypes.CDLL:
 def replay_and_compare(job: Json) -> Json:
     """Job: replay a model, and compare its outputs with those that were saved, or save them.
 
-    Each tensor is computed at its place. A place that is free is poisoned, so that a node which still reads it
+    Each tensor is computed at its place. A place is poisoned when it is free, so that a node which still reads it
     gives wrong outputs.
 
     Args:
@@ -192,8 +192,7 @@ def replay_and_compare(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    # Tensors of subgraphs are not put at their places, but these places are poisoned too once they are free: that
-    # shows if a wrong plan put them on a tensor in use.
+    # Places in subgraphs are poisoned too: that shows if a wrong plan put them on a tensor in use.
     replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
     # Outputs that are weights are not computed, so they are neither saved nor compared.

@@ -82,7 +82,6 @@ def bound_placements(
         buffer = _buffer(tensor)
         # None for outputs of the model: they are needed at a tick after that of the last node.
         last_node = node_at_tick.get(last_ticks[buffer])
-        freed_after = None if tensor.pinned else last_node
         placements.append(
             BoundPlacement(
                 name=tensor.name,
@@ -92,7 +91,7 @@ def bound_placements(
                 bytes=tensor.bytes * unit,
                 arena=str(tensor.arena),
                 offset=tensor.offset * unit,
-                freed_after=freed_after,
+                freed_after=None if tensor.pinned else last_node,
                 pinned=tensor.pinned is not None,
                 buffer=buffer,
             )

@@ -293,22 +293,15 @@ def _without_sharing(
 def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
     """Return the plan's order of the top block: for each of its entries, the index of the node in the file.
 
-    memplan writes a file in the plan's order, so the result is 0, 1, 2 and so on, unless the plan is wrong:
-    the replay runs the order of the plan to find that out.
-
-    An entry is the name of a node. A node without a unique name has its index in the original file instead,
-    which the written file lacks. Such nodes are assigned in order:
+    None if the plan's order has other nodes than the file. An entry is the name of a node in ``names``. For a node
+    without a name of its own it is the index in the original file, which the written file lacks, so that these nodes
+    are assigned in order:
 
         names in the file    "a", "", "b", ""
         plan                 "b", "#7", "a", "#3"
         result               2, 1, 0, 3
 
-    Args:
-        names: of the nodes in the file; empty without a name.
-        plan: the plan.
-
-    Returns:
-        None if the plan's order has other nodes than the file.
+    A correct plan gives 0, 1, 2 and so on, because memplan writes a file in the plan's order.
     """
     count = Counter(names)
     # `own_name` is empty for a name such as "#7", which looks like an index.

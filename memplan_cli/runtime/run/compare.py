@@ -113,11 +113,10 @@ def compare_unrepeatable(
     """Compare a written model with an original whose own runs gave different outputs.
 
     - The original has random ops: the first runs of copies of both models with fixed seeds are compared. If
-      there are no such copies, or if that of the original does not repeat, nothing can be compared.
-    - The first run of the original repeats in a new process, as with a state in the session: the first runs
-      are compared.
-    - It does not repeat: all runs are compared, with a tolerance widened by the differences between the
-      original's own runs.
+      there are no such copies, or the original's copy does not repeat its first run, nothing can be compared.
+    - The original repeats its first run in a new process: the first runs are compared.
+    - The original does not repeat its first run: all runs are compared, with a tolerance widened by the
+      differences between the original's own runs.
 
     ``path`` and ``settings`` are those of the written model. The original runs as the reference of the
     check asks: under the settings of the baseline, or without optimization.
@@ -125,49 +124,55 @@ def compare_unrepeatable(
     is_unoptimized = baseline.check.reference == "unoptimized"
     original_settings = UNOPTIMIZED if is_unoptimized else baseline.settings
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as name:
-        folder, original, written = Path(name), baseline.path, path
-        if baseline.random:
-            seeded = seeded_twins(original, written, folder)
-            if seeded is None:
-                return _nondeterministic(baseline)
-            original, written = seeded
-        # The folders get the outputs of the original's first run, with which those of other runs are compared.
+        folder = Path(name)
         inputs = _with_output_folders(folder, "outputs", baseline.inputs)
-        is_repeated = _save_and_repeat_first_run(baseline, original, original_settings, inputs)
-        if is_repeated:
-            spec = compared_spec(baseline, written, settings, inputs)
-            record = run_model(_outputs_only(spec, runs=1), timeout=baseline.check.timeout)
-            verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
-            note = _SEEDED if baseline.random else _CHANGING
-            return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
+        models: tuple[Path, Path] | None = (baseline.path, path)
+        if baseline.random:
+            models = seeded_twins(
+                baseline.path, path, folder
+            )  # None: they differ in random nodes
+        if models is not None:
+            verdict = _compare_first_runs(
+                baseline, models, inputs, original_settings, settings
+            )
+            if verdict is not None:
+                return verdict
         if baseline.random:
             return _nondeterministic(baseline)
         verdict = _compare_within_noise(baseline, path, settings, original_settings, folder)
         return replace(verdict, notes=(*verdict.notes, *baseline.notes))
 
 
-def _save_and_repeat_first_run(
-    baseline: Baseline, original: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
-) -> bool:
-    """Save the outputs of the original's first run; return whether the first run of another process repeats them.
+def _compare_first_runs(
+    baseline: Baseline,
+    models: tuple[Path, Path],
+    inputs: Sequence[InputSet],
+    original_settings: RuntimeSettings,
+    settings: RuntimeSettings,
+) -> Validation | None:
+    """Compare the first runs of two models; None if the first run of the original differs in a new process.
 
-    Args:
-        baseline: the baseline run.
-        original: the file of the original, or a copy with seeds.
-        settings: of the runs.
-        inputs: input sets; the outputs are saved in their ``save_to`` folders.
+    ``models`` are the original and the written model, or copies of them with seeds; ``settings`` are those of the
+    written one. Outputs of the original are saved in the ``save_to`` folders of the ``inputs``.
 
     Raises:
         RuntimeUnavailableError: the original does not run.
     """
+    original, written = models
     timeout = baseline.check.timeout
-    saving = baseline.run_spec(original, settings, tuple(inputs))
+    saving = baseline.run_spec(original, original_settings, tuple(inputs))
     saved = run_model(_outputs_only(saving, runs=1), timeout=timeout)
     saved.require(f"{baseline.path}: the original's first run")
-    # The same run in another process; its outputs are compared with the files that were just saved.
-    comparing = compared_spec(baseline, original, settings, inputs)
-    repeated = run_model(_outputs_only(comparing, runs=1), timeout=timeout)
-    return repeated.failure is None and not repeated.differences
+    # The runs below are compared with the files that were just saved.
+    repeating = compared_spec(baseline, original, original_settings, inputs)
+    repeated = run_model(_outputs_only(repeating, runs=1), timeout=timeout)
+    if repeated.failure is not None or repeated.differences:
+        return None
+    comparing = compared_spec(baseline, written, settings, inputs)
+    record = run_model(_outputs_only(comparing, runs=1), timeout=timeout)
+    verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
+    note = _SEEDED if baseline.random else _CHANGING
+    return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
 
 
 def _with_output_folders(
@@ -246,11 +251,11 @@ def verdict_of(
             note += ", and --timeout gives more"
         return _failure(provider, note)
     differences = record.differences
-    notes = (
-        [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
-    )
+    notes: list[str] = []
     if noise:
-        notes.insert(0, f"two runs of the original differ in {len(noise)} outputs")
+        notes.append(f"two runs of the original differ in {len(noise)} outputs")
+    if not tolerance.exact:
+        notes.append(f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}")
     return Validation(
         status="failed" if any(item.beyond for item in differences) else "passed",
         provider=provider,

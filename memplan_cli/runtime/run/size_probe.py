@@ -70,8 +70,8 @@ def first_that_runs(
     Args:
         model: the model's file; its external weights must exist.
         input_sets: each with the specs of all inputs.
-        observed: a copy of the model with numbered nodes, which is run with that set to record the shapes of
-            values; None records no shapes.
+        observed: a copy of the model with numbered nodes, which is run with the set that runs, to record the
+            shapes of values; None records no shapes.
     """
     if observed is not None and len(input_sets) == 1:
         # Only the copy is run. If it fails, `_with_shapes` returns the failure instead of this result.

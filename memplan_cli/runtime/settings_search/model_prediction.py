@@ -103,7 +103,7 @@ def predicted_facts(
 
     Args:
         path: the original file.
-        program: the graph of the file that would be written: the original's in the planned order.
+        program: the original's graph in the planned order.
         conditions: values of symbolic dims, and whether a run may provide unknown sizes.
         nodes: names of the original's top nodes, in the order of its file.
         recorded: the settings in the original's file, if memplan wrote it; else None.

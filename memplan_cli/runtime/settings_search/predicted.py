@@ -353,7 +353,7 @@ def _with_pattern(
     held_before = choice.predicted.held
     assert held_before is not None  # noqa: S101 - `_in_arena` sets it
     held = _bytes_of_one_region(traces, limit=held_before + _MAX_BYTES_FOR_TIME)
-    if held is None:
+    if held is None:  # more than the limit
         return choice
     with_pattern = _in_arena(executed, settings, traces, ArenaChoice(one_region(held), held))
     # These bytes are left out of the rank: a file must not lose to another one by bytes that save time.

@@ -60,11 +60,9 @@ def order_for_arena(
 ) -> Program:
     """Return the program with its top ops in an order for which the arena holds least.
 
-    The search lowers the height of an arena that is quick to simulate (`_arena_height`). Its result is
-    taken if the best arena for it (`best_arena`) holds fewer bytes.
-
-    The peak of live tensors does not grow. The result is deterministic. The program itself is
-    returned if nothing is gained, if a size is unknown, or if the graph is too large for a search.
+    The search lowers the height of an arena that is quick to simulate (`_arena_height`), and the peak of live
+    tensors does not grow. The program itself is returned if its `best_arena` holds no more than that of the result,
+    if a size is unknown, or if the graph is too large for a search.
 
     Args:
         program: in an order of the lowest peak.
@@ -79,7 +77,7 @@ def order_for_arena(
         return program
     requests = 2 * len(start.sizes)  # each tensor is allocated and freed
     moves = min(_MAX_MOVES, _WORK // max(requests, 1))
-    if moves < _MIN_MOVES:
+    if moves < _MIN_MOVES:  # the graph is too large
         return program
     held = best_arena(start).held
     if is_tight(held, start.rounded_peak):  # no order makes it lower

@@ -392,9 +392,9 @@ def _run_loop(frame: Frame, op: Op) -> None:
     state_count = _loop_state_count(op)
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
-    old_state: Allocations = {}  # the one that the last iteration has read
-    # The one that the next iteration reads. State 0 is only the condition here: its carried values, which are inputs
-    # of the Loop, must not be freed.
+    old_state: Allocations = {}  # the state that the last iteration has read
+    # The state that the next iteration reads. State 0 is only the condition here: its carried values, which are
+    # inputs of the Loop, must not be freed.
     state: Allocations = {body.inputs[1]: condition}
     scan_outputs: dict[int, None] = {}  # an ordered set of allocations
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
@@ -482,11 +482,11 @@ def _run_scan(frame: Frame, op: Op) -> None:
         frame.allocate(var)
     state_count = len(op.inputs) - int(str(op.attributes["num_scan_inputs"]))
     iterations = _scan_iterations(frame, op)
-    states_between = max(iterations - 1, 0)
+    buffers_of_state = min(max(iterations - 1, 0), 2)
     buffers = [
         recorder.allocate(_state_bytes(frame, var))
         for var in body.outputs[:state_count]
-        for _ in range(min(states_between, 2))
+        for _ in range(buffers_of_state)
     ]
     # All outputs of the body count as outputs of the Scan, which have memory: `run_block` allocates none.
     # States between iterations are written into the buffers instead, which have memory too.

@@ -380,9 +380,8 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
             before.spec.inputs[0],
             baseline.check.timeout,
         )
-        if (
-            ratio is None or ratio.is_slower
-        ):  # None: the clock was too coarse, so the times above decide
+        # None: the clock was too coarse, so the recorded times decide.
+        if ratio is None or ratio.is_slower:
             # Processor times are measured on the CPU only.
             time = after.peaks.processor_milliseconds
             time = after.peaks.milliseconds if time is None else time

@@ -195,8 +195,8 @@ running: Server | None = None
 @contextmanager
 def warm_workers() -> Iterator[None]:
     """Start the server from which `fork_job` forks the jobs of this thread, and end it after the block."""
-    # A process has one server, for the jobs of one thread. In a block inside this one the jobs use the same server,
-    # and in a block of a second thread they get new processes.
+    # A process has one server, which takes the jobs of the thread that started it. So jobs in a block inside this one
+    # use the same server, and jobs in a block of a second thread get new processes.
     if sys.platform != "linux" or running is not None:
         yield
         return

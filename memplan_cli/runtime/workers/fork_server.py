@@ -108,7 +108,7 @@ def _do_and_exit(request: Request, server_pid: int) -> NoReturn:
         module, _, name = request.function.partition(":")
         getattr(importlib.import_module(module), name)(*request.arguments)
         code = 0
-    except SystemExit as error:
+    except SystemExit as error:  # as Python: no code is 0, and a text is 1
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:  # noqa: BLE001 - the exit code tells that the job has failed
         traceback.print_exc()

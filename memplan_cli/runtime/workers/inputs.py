@@ -57,7 +57,7 @@ class PreparedInputs:
         largest_specs = {spec.name: spec for spec in by_size}
         values = draw_all(largest_specs.values())
         self.largest = list(values.values())
-        # The elements of each value, from which `_value` takes the first. The key is the same for all sizes.
+        # The elements of each value, by its spec without the shape. A smaller value has the first of these elements.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()

@@ -92,13 +92,13 @@ def run(job: Json) -> Json:
         model_run.run_first_session()
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
-    # The sessions below write neither a profile nor statistics.
-    types = None
     # The first run grows the arena, so its time is left out.
     times = RunTimes(model_run.times.elapsed[1:], model_run.times.processor[1:])
+    types = None
     if not model_run.has_stopped_at_difference:
+        # The sessions here write neither a profile nor statistics.
         model_run.run_other_input_sets()
-        if spec.collects("time"):  # then the times are those of a session without profiler
+        if spec.collects("time"):
             times = _time_runs(spec)
         if spec.graph is not None:
             types = write_light_graph(spec.session, spec.graph)
@@ -159,10 +159,9 @@ class _ModelRun:
             meter.note_loaded()
         all_outputs = [output.name for output in session.get_outputs()]
         self.outputs = [name for name in spec.outputs or all_outputs if name in all_outputs]
+        reason = "there is no such output"
         self.missing = [
-            Difference(
-                name, elements=0, max_abs_diff=0.0, beyond=1, reason="there is no such output"
-            )
+            Difference(name, elements=0, max_abs_diff=0.0, beyond=1, reason=reason)
             for name in spec.outputs
             if name not in all_outputs
         ]

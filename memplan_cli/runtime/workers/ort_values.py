@@ -33,8 +33,7 @@ def run_session(
 ) -> list[Any]:
     """Run a session and return its outputs.
 
-    A model with inputs or outputs of types that numpy does not have must have tensors only: ONNX Runtime
-    does not return sequences beside them.
+    If an input or output has a type that numpy does not have, all must be tensors.
 
     Args:
         session: an ONNX Runtime session.
