@@ -229,22 +229,18 @@ class SessionLoading:
                 self._unmap_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:
-        """Simulate how a kernel packs a weight that its op reads, with ``packed_bytes`` above 0.
-
-        To be read, a weight that has no block on the heap is mapped from its file, unless it is mapped already.
-
-        Kernels of one operator share one packed copy of a weight. A later kernel packs the weight too, finds
-        that copy, and frees its own. A kernel also frees its own copy if the file has a packed one.
-        """
+        """Simulate how a kernel packs a weight that its op reads, with ``packed_bytes`` above 0."""
         op, var = read.op, read.weight
         memory, name = self.memory, self.program.vars[var].name
-        if name not in self.heap_weights and var not in self._mapped_weights:
+        is_on_heap = name in self.heap_weights
+        if not is_on_heap and var not in self._mapped_weights:  # the file is mapped to read it
             self._mapped_weights.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
         packed_copy = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_bytes)
         kernel_weight = (op.domain, op.type, var)
         weight = self.stored_weights.get(name)
         is_in_file = weight is not None and weight.packed_in_file
+        # A kernel frees its copy if it finds another one: in the file, or from an earlier kernel of the same operator.
         if is_in_file or kernel_weight in self._packed_before:
             memory.free(packed_copy)
         self._packed_before.add(kernel_weight)

@@ -128,9 +128,8 @@ def compare_unrepeatable(
         inputs = _with_output_folders(folder, "outputs", baseline.inputs)
         models: tuple[Path, Path] | None = (baseline.path, path)
         if baseline.random:
-            models = seeded_twins(
-                baseline.path, path, folder
-            )  # None: they differ in random nodes
+            # None: the models differ in their random nodes.
+            models = seeded_twins(baseline.path, path, folder)
         if models is not None:
             verdict = _compare_first_runs(
                 baseline, models, inputs, original_settings, settings

@@ -49,11 +49,10 @@ def predict_process(
 ) -> PredictedProcess:
     """Return the predicted process memory of a model, with its parts.
 
-    A session is created for the graph that it executes; its memory is not measured, so that a model has
-    one prediction, the same each time.
+    A session is created for the graph that it executes. No memory is measured, so the prediction is the same each time.
 
     Raises:
-        UnknownSizeError: it cannot be predicted; the message has the reason.
+        UnknownSizeError: the memory cannot be predicted; the message has the reason.
         RuntimeUnavailableError: weights are missing, or the model does not load or run.
     """
     executed = executed_or_observed_graph(path, settings, conditions)

@@ -249,8 +249,7 @@ class SimulatedArena:
     def shrink(self) -> list[int]:
         """Give empty regions back to the system; return their addresses.
 
-        If regions grow by powers of two, the first one is kept: it is the one at address 0, where regions are
-        placed by default.
+        If regions grow by powers of two, the first region is kept, which is at address 0 by default.
         """
         released = []
         for address in sorted(self._free_addresses):

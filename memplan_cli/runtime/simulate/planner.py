@@ -59,12 +59,13 @@ def default_order(block: Block) -> Order:
     """
     producers = _producers(block)
     read = {index for indices in producers for index in indices}
+    # The ops to visit. True: the producers of the op were visited, so that the op is next in the order.
     stack = [(index, False) for index in range(len(producers)) if index not in read]
     visited: set[int] = set()
     order: list[int] = []
     while stack:
-        index, is_leaving = stack.pop()
-        if is_leaving:
+        index, is_next = stack.pop()
+        if is_next:
             order.append(index)
             continue
         if index in visited:
