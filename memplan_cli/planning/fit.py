@@ -44,7 +44,7 @@ class Need:
     Attributes:
         weights, inputs, outputs, planned: as in a report.
         process: the most bytes that a session and its runs add to a process, without inputs: weights,
-            intermediates, and the outputs of two runs. None: tensors are searched for, not a process.
+            intermediates, and the outputs of two runs. None: the search counts tensors.
     """
 
     json_keys: ClassVar[Keys] = (

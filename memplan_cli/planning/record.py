@@ -53,10 +53,8 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
 def settings_json(settings: Settings, source: Source) -> Json:
     """Return the settings by their YAML names, as the plan file holds them.
 
-    A setting that is added here is left out if it has its default: plans are compared by their digest,
-    which must not change. ``profile_shapes``, a setting of earlier versions, says whether sizes were
-    observed in a run. No plan has ``inputs`` (``dims`` has the numbers given by them), ``best_effort``,
-    ``time_limit``, ``allow_partial`` and ``external_weights``.
+    No plan has ``inputs`` (``dims`` has the numbers given by them), ``best_effort``, ``time_limit``,
+    ``allow_partial`` and ``external_weights``.
     """
     return {
         "mem_param": {
@@ -73,8 +71,9 @@ def settings_json(settings: Settings, source: Source) -> Json:
         "dims": dict(sorted(settings.dims.items())),
         "bounds": {name: str(limits) for name, limits in sorted(settings.bounds.items())},
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
-        "profile_shapes": source.sizes_observed,
+        "profile_shapes": source.sizes_observed,  # named after a setting of earlier versions
         "order": settings.order,
+        # Newer settings are left out at their defaults, so that plans made before have the same digest.
         **({"fold_constants": True} if settings.fold_constants else {}),
         **({} if settings.has_notes_in_model else {"notes": "plan"}),
         **({"chunk": settings.chunk} if settings.chunk != "none" else {}),
