@@ -277,7 +277,7 @@ RULES = (
     rule("a copy takes no name that is taken",
          "FreshNames.fresh", never("_taken"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a reader reads the latest copy",
-         "_CopyWriter._ensure_copy", replace("index - 1", "0"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
+         "_CopyWriter._ensure_copy", replace("earlier_count - 1", "0"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("copies that are not needed are taken back",
          "DropSchedule.keep_again", drop("discard"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("of what keeps a budget, the least work is taken",

@@ -244,9 +244,8 @@ def decoding_verdict(
 ) -> Validation:
     """Decode with a written model, and return the verdict on its outputs.
 
-    Users run the original under ONNX Runtime's defaults. With the reference ``unoptimized``, if the written
-    model passes, the original is decoded again under the defaults, and the written model again with its own
-    settings: their difference is `Validation.diff_from_defaults`.
+    A written model that passes against the reference ``unoptimized`` is also compared with the original under
+    ONNX Runtime's defaults, as users run it (`Validation.diff_from_defaults`). This takes two more loops.
 
     Args:
         written: the written model.

@@ -36,13 +36,13 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     """Return a lower bound of the bytes of intermediates and graph outputs, however often and in what order ops run.
 
-    It is the largest of three needs:
+    The bound is the largest of three numbers of bytes:
 
-    - Each op needs the intermediates that it reads and makes (`step_bytes`).
-    - An op that makes graph outputs needs the largest of these too. Its other graph outputs do not count:
+    - For each op, the intermediates that it reads and makes (`step_bytes`).
+    - For an op that makes graph outputs, the largest of these too. Its other graph outputs do not count:
       they may be kept from another run of the op, and need not be live in this one.
-    - When the last graph output is made, all graph outputs are live, and the intermediates that
-      its producer reads and makes. Which op is last is not known, so the smallest one counts.
+    - When the last graph output is made, all graph outputs, and the intermediates that its producer
+      reads and makes. Any producer may be the last, so the one with the fewest bytes counts.
 
     Args:
         program: the program in which each op runs once.

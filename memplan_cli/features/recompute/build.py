@@ -173,16 +173,16 @@ class _CopyWriter:
         return () if value is None else self._recomputed_at.get(value, ())
 
     def _ensure_copy(self, var: VarId, place: Place) -> VarId:
-        """Emit the copy of a var that an op at a place reads, if there is none yet; return its name.
+        """Return the latest copy of a var at a place, or the var itself; emit the copy if it is missing.
 
-        The op reads the copy with the latest copy place up to ``place``. Without such a copy place it
-        reads the original: nothing is emitted, and the var itself is returned.
+        For example, with the copy places 5 and 9, ops 5 to 8 read the first copy, ops from 9 on the second
+        copy, and ops 0 to 4 the var itself.
         """
         copy_places = self._copy_places(var)
-        index = bisect_right(copy_places, place)
-        if not index:
+        earlier_count = bisect_right(copy_places, place)  # copy places up to ``place``
+        if not earlier_count:
             return var
-        copy_place = copy_places[index - 1]
+        copy_place = copy_places[earlier_count - 1]
         if (var, copy_place) not in self._copy_of:
             self._copy_with_inputs(var, copy_place)
         return self._copy_of[var, copy_place]
@@ -210,14 +210,15 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``, which ops from ``copy_place`` on read instead of it.
+        """Emit a copy of the op at place ``producer``, whose outputs ops from ``copy_place`` on read.
 
-        The copy is added right before the first op that reads it (`_current_place`), after copies of its
-        inputs (`_ensure_copy`). Its outputs get provisional names.
+        The copy is added right before the first of these ops (`_current_place`). Its outputs get provisional
+        names.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
-        # An op that may run twice has no subgraphs, and so reads nothing but its inputs.
+        # Emits missing copies of inputs first. These are all that the op reads: one that may run twice has no
+        # subgraphs.
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs = tuple(
             self._provisional_copy(var, copy_place)
@@ -242,21 +243,22 @@ class _CopyWriter:
         return copy
 
     def _replace_unread_originals(self) -> dict[VarId, VarId]:
-        """Remove from `_ops` each original that has a copy and is read by no op. Its first copy gets its outputs.
+        """Remove from `_ops` each original that has a copy and is read by no op; its first copy takes its place.
 
-        For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``, and is
-        removed from `_original_of`.
+        For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``, and its
+        provisional name is removed from `_original_of`.
 
         Returns:
             The final name of each output of these copies, which is the original's, by its provisional
             name; the caller renames the reads.
         """
-        replaced = self._unread_originals()
-        removed = {_first_output(original) for original, _ in replaced}
-        original_of_copy = {_first_output(copy): original for original, copy in replaced}
+        unread = self._unread_originals()
+        # An op is found by its first output.
+        removed = {_first_output(original) for original, _ in unread}
+        original_of_copy = {_first_output(copy): original for original, copy in unread}
         names = {
             provisional: final
-            for original, copy in replaced
+            for original, copy in unread
             for provisional, final in zip(copy.outputs, original.outputs, strict=True)
             if provisional and final
         }

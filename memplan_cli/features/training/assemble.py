@@ -104,8 +104,7 @@ def update_nodes(
 ) -> StepNodes:
     """Return a step whose outputs are the new values of parameters and of the optimizer's state.
 
-    Each parameter's update follows the node that computes its gradient, so that the gradient can
-    be freed early. The nodes are written by the tape of ``passes``.
+    Each parameter's update follows the node that computes its gradient, so that the gradient can be freed early.
     """
     tape, rule = passes.tape, OPTIMIZERS[optimizer.kind]
     tape.phase = Phase.UPDATE
@@ -114,7 +113,7 @@ def update_nodes(
         scalars[dtype] = update_scalars(tape, optimizer, LEARNING_RATE, STEP, dtype)
     scalar_nodes = tape.take_nodes()
     updates: dict[str, list[NodeProto]] = {}  # gradient -> the nodes that update by it
-    # Name of a graph output, or of an input with optimizer state -> the parameter whose type and shape it has.
+    # The step's outputs, and its inputs of optimizer state, each with the parameter whose type and shape it has.
     outputs: dict[str, Parameter] = {}
     state: dict[str, Parameter] = {}
     for parameter in trained.parameters:

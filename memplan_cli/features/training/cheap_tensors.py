@@ -43,9 +43,9 @@ def recompute_cheap_tensors(
 ) -> list[NodeProto]:
     """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
 
-    A tensor that the backward pass reads is computed again from the root of its chain, see `_chain`. The
-    root, which is as large, is then alive in place of the tensor. That saves memory in two cases: the
-    root is alive anyway, or several tensors are computed from it.
+    A tensor that the backward pass reads may be computed again from its root, another tensor, by cheap nodes
+    (`_chain`). The root, which is as large, is then alive in place of the tensor. That saves memory in two
+    cases: the root is alive anyway, or several tensors are computed from it.
 
     Args:
         forward: The forward pass in order.
@@ -58,17 +58,18 @@ def recompute_cheap_tensors(
     chains = {
         name: _chain(name, producers, tape) for name in read_tensors if name in producers
     }
-    by_root: dict[str, list[str]] = {}
+    by_root: dict[str, list[str]] = {}  # root -> tensors computed from it, and maybe itself
     for name, chain in chains.items():
-        by_root.setdefault(chain[-1], []).append(name)
+        root = chain[-1]
+        by_root.setdefault(root, []).append(name)
     recomputed: set[str] = set()
     for root, names in by_root.items():
         candidates = [name for name in names if name != root and name not in outputs]
         # Graph inputs and weights, which no node produces, are alive too.
         root_is_alive = root not in producers or root in read_tensors or root in outputs
         if len(candidates) > 1 or root_is_alive:
-            # All tensors of a chain but its root, which is last, need copies of their nodes.
-            recomputed.update(name for tensor in candidates for name in chains[tensor][:-1])
+            for tensor in candidates:
+                recomputed.update(chains[tensor][:-1])  # all tensors of the chain but the root
     return _with_copies(backward, recomputed, producers, tape)
 
 

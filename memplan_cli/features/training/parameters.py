@@ -91,17 +91,16 @@ def select_parameters(
         selected = _learned_weights(graph, weights)
         reason = "no operator reads it as a trainable weight"
     frozen = {name for glob in freeze for name in _matches(glob, trainable)}
-    if not selected - frozen:
+    trained = selected - frozen
+    if not trained:
         raise SettingsError("no parameter is left to train", hint="see --train and --freeze")
-    return Selection(
-        tuple(p for name, p in trainable.items() if name in selected - frozen),
-        {
-            name: "frozen" if name in frozen else reason
-            for name, weight in weights.items()
-            # Scalars are left out: most are constants, such as an epsilon.
-            if weight.sizes and (name in frozen or name not in selected)
-        },
-    )
+    reasons = {
+        name: "frozen" if name in frozen else reason
+        for name, weight in weights.items()
+        # Scalars have no reason: most are constants, such as an epsilon.
+        if weight.sizes and name not in trained
+    }
+    return Selection(tuple(p for name, p in trainable.items() if name in trained), reasons)
 
 
 def float_weights(graph: GraphProto) -> dict[str, Parameter]:

@@ -184,13 +184,12 @@ def _use_batch_statistics(
 ) -> tuple[Parameter, ...]:
     """Set the batch normalizations before the loss to training mode, in place; return their running statistics.
 
-    Inputs 3 and 4 of a node are its running mean and variance. Their new values, outputs 1 and 2, become
-    outputs of the step (`Parameter.output`). A statistic that already gets a new value, from another node or
-    because it is one of the ``trained`` weights, is copied for the node.
+    The running mean and variance of a node are its inputs 3 and 4. Their new values, outputs 1 and 2, become
+    outputs of the step (`Parameter.output`).
     """
     known = {**float_weights(model.graph), **float_inputs(model.graph)}
     names = fresh_names(model)
-    updated = {parameter.name for parameter in trained}
+    updated = {parameter.name for parameter in trained}  # what has a new value already
     running: list[Parameter] = []
     for node in live_nodes(model.graph.node, [loss]):
         if node.op_type != "BatchNormalization" or node.domain:
@@ -200,6 +199,7 @@ def _use_batch_statistics(
             statistic = known.get(node.input[index + 2])
             if statistic is None:  # computed by nodes, so that no input could take a new value
                 continue
+            # The statistic of another node, or a trained weight too: this node gets a copy of its own.
             if statistic.name in updated:
                 name = names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)

@@ -110,8 +110,8 @@ def _cell(
 ) -> tuple[Cell, list[str]]:
     """Return the cell of a direction, and X W^T + B of each step, [batch, gates * hidden].
 
-    B has both biases of the node, or only that of X W^T if `RecurrentOperator.separates_bias`: then the cell
-    has that of H R^T.
+    The node has a bias of X W^T and a bias of H R^T. B is the sum of both biases. If the operator has
+    `RecurrentOperator.separates_bias`, B is the former alone, and the cell gets the latter.
     """
     tape = call.tape
     weight, recurrent = (

@@ -83,10 +83,10 @@ def average_pool(call: Call) -> Gradients:
 
 
 def _window_counts(call: Call, windows: tuple[Window, ...]) -> str:
-    """Return n of each mean: a scalar if every window counts all its taps, else [1, 1, outputs, ...].
+    """Return how many elements each mean counts: a scalar if all windows count alike, else [1, 1, outputs, ...].
 
-    n is the number of elements that a window reads: with ``count_include_pad`` padding too, but nothing
-    beyond it, where a window of ``ceil_mode`` may end.
+    Padding counts with ``count_include_pad``. A window of ``ceil_mode`` may end beyond the padding: what is
+    there never counts.
 
     Raises:
         UnknownShapeError: windows may count different numbers, and the sizes are not known.
@@ -104,7 +104,7 @@ def _window_counts(call: Call, windows: tuple[Window, ...]) -> str:
             hint="export the model with fixed image sizes",
         )
     counts: NDArray[np.float64] = np.ones(())
-    for window in windows:
+    for window in windows:  # the counts along the axes are multiplied
         begin, end = (window.begin, window.end) if counts_padding else (0, 0)
         counts = counts[..., None] * _axis_counts(window, begin, end)
     return tape.constant(counts[None, None], tape.dtype(x))
