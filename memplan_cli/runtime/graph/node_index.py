@@ -88,7 +88,7 @@ def _sorted_block(
 
 
 def _with_sorted_bodies(op: Op, dumped: NodeProto, in_file: NodeProto) -> Op:
-    """Return an op with its bodies in the order of `_sorted_block`; the nodes are the op's in the dump and the file."""
+    """Return an op with its bodies sorted by `_sorted_block`, from the op's node in the dump and that in the file."""
     file_graphs = dict(subgraphs(in_file))
     bodies = tuple(
         _sorted_block(body, graph.node, file_graphs[name].node)

@@ -293,9 +293,9 @@ def _without_sharing(
 def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
     """Return the plan's order of the top block: for each of its entries, the index of the node in the file.
 
-    None if the plan's order has other nodes than the file. An entry is the name of a node in ``names``. For a node
-    without a name of its own it is the index in the original file, which the written file lacks, so that these nodes
-    are assigned in order:
+    None if the plan's order has other nodes than the file. An entry is the name of a node, or the index that a node
+    without a name of its own had in the original file. The written file lacks this index, so such nodes are assigned
+    in order:
 
         names in the file    "a", "", "b", ""
         plan                 "b", "#7", "a", "#3"

@@ -482,7 +482,7 @@ def _run_scan(frame: Frame, op: Op) -> None:
         frame.allocate(var)
     state_count = len(op.inputs) - int(str(op.attributes["num_scan_inputs"]))
     iterations = _scan_iterations(frame, op)
-    buffers_of_state = min(max(iterations - 1, 0), 2)
+    buffers_of_state = min(max(iterations - 1, 0), 2)  # one iteration needs none
     buffers = [
         recorder.allocate(_state_bytes(frame, var))
         for var in body.outputs[:state_count]
