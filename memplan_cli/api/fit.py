@@ -221,9 +221,8 @@ class ConfirmationRuns:
     def taken(self, dims: Mapping[str, int]) -> TakenMemory:
         """Run the model at a binding with the defaults of a user; return the memory that the run took.
 
-        It is the highest memory of the process, or, if this is unknown, what the arena reserved. On
-        other providers than the CPU it is the arena's, as a process does not show the memory of a
-        device.
+        On the CPU, that is the highest memory of the process, if it is known. Otherwise it is the memory that
+        ONNX Runtime's arena held: a process does not show the memory of a device.
 
         Raises:
             RuntimeUnavailableError: the run fails, or neither memory is known.
@@ -240,8 +239,7 @@ class ConfirmationRuns:
             process = process_of_run(self.model, DEFAULTS, conditions, caller="keeps outputs")
             if process is not None:
                 return TakenMemory(process.run, "process")
-        # The one setting that is no default: an arena that grows by powers of two would hold up to
-        # twice of what is needed. The run records the counters of the arena (`RunSpec`).
+        # Not the default: an arena that grows by powers of two would hold up to twice of what is needed.
         settings = RuntimeSettings(arena=EXACT_UNSPLIT)
         record = record_run(self.model, settings, conditions, "arena", caller="keeps outputs")
         held = record.peaks.held
@@ -262,17 +260,17 @@ def confirm(
     Raises:
         RuntimeUnavailableError: a run fails for another reason than its size.
     """
-    value, inputs = point.dims[question.dim], point.inputs
+    value, input_bytes = point.dims[question.dim], point.inputs
     for number in range(1, _MAX_CONFIRMING_RUNS + 1):
         dims = {**runs.settings.dims, question.dim: value}
         taken = runs.taken(dims)
         # The memory that a run takes is measured without the arrays of its inputs.
-        without_overhead = taken.bytes + inputs
+        without_overhead = taken.bytes + input_bytes
         confirmation = Confirmation(
             dims=dims,
             provider=runs.provider,
             taken=taken.bytes,
-            inputs=inputs,
+            inputs=input_bytes,
             of=taken.of,
             runs=number,
             total=without_overhead + question.overhead,
@@ -283,8 +281,10 @@ def confirm(
         # memory size without the overhead.
         value = max(1, min(value - 1, value * question.limit // without_overhead))
         need = need_at(value)
-        # A need is None if no run tells the sizes. The inputs of a larger value are an upper bound.
-        inputs = need.inputs if need else inputs
+        if (
+            need
+        ):  # else no run tells the sizes: the inputs of the larger value are an upper bound
+            input_bytes = need.inputs
     return confirmation
 
 

@@ -157,10 +157,7 @@ def read_needs(
     of: str,
     progress: Progress | None,
 ) -> ModelNeeds:
-    """Read and order a model, and prepare what computes its needs.
-
-    A need is an exact plan at a value of the dim, and a prediction of the process if that has to fit.
-    If data decides sizes, the model is run at the value for its plan, its prediction or both.
+    """Read and order a model, and prepare what computes its needs: plans, runs, a prediction of the process.
 
     Args:
         file: the model.
@@ -188,18 +185,14 @@ def read_needs(
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
     totals = _totals(planned.program, planned.plan, bound_settings)
     observed_plans = None
-    if data_dims or not totals:
+    if (
+        data_dims or not totals
+    ):  # no formula tells all sizes: each need takes a run of the model
         totals = {}
         observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
         observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
-    process, notes = None, assumption_notes(bound_settings)
-    if of != "tensors":
-        try:
-            process = process_prediction(file.path, dim, bound_settings)
-        except (RuntimeUnavailableError, UnknownSizeError) as error:
-            if of == "process":
-                raise
-            notes = (*notes, f"the planned tensors are counted: {error.message}")
+    process, process_notes = _process_that_has_to_fit(file.path, dim, bound_settings, of)
+    notes = (*assumption_notes(bound_settings), *process_notes)
     return ModelNeeds(
         dim=dim,
         program=planned.program,
@@ -212,6 +205,23 @@ def read_needs(
         process=process,
         observed_plans=observed_plans,
     )
+
+
+def _process_that_has_to_fit(
+    path: Path, dim: str, settings: Settings, of: str
+) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
+    """Return the prediction of the process, and notes; None if tensors have to fit instead.
+
+    ``of`` is what has to fit: ``auto`` stands for the process, or for tensors if there is no prediction.
+    """
+    if of == "tensors":
+        return None, ()
+    try:
+        return process_prediction(path, dim, settings), ()
+    except (RuntimeUnavailableError, UnknownSizeError) as error:
+        if of == "process":
+            raise
+        return None, (f"the planned tensors are counted: {error.message}",)
 
 
 def bind_program(program: Program, dims: Mapping[str, int]) -> Program:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
-    from memplan_cli.core.check import Check, Idle
+    from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
@@ -87,23 +87,30 @@ def settings(
         # the arena after each run (the only use of run options), and outputs written over inputs.
         recorded = recorded_settings(metadata_of(file.model))
         fixed = recorded if recorded and recorded.settings.is_unoptimized else None
-        idle: Idle = "release" if recorded and recorded.settings.run_config else "keep"
+        arena_is_released = recorded is not None and bool(recorded.settings.run_config)
         if check is None:
-            predicted = PROVIDERS["cpu" if provider == "auto" else provider]
-            choice = _predicted_choice(file, bound_settings, fixed, predicted)
-            choice = released_between_runs(choice) if idle == "release" else choice
+            predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
+            choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)
+            if arena_is_released:
+                choice = released_between_runs(choice)
         else:
-            check = replace(check, idle=idle)
+            check = replace(check, idle="release" if arena_is_released else "keep")
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
         if recorded is not None:
             io_binding = recorded.settings.io_binding
             choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
-        notes = (*choice.notes, *assumption_notes(bound_settings))
-        assumed = sorted(binding_of(bound_settings).assumed)
-        if assumed:
-            hint = f"{bounds_options(assumed)} finds those for a range"
-            notes = (*notes, f"these settings are for one size of requests; {hint}")
-        return files.without_temporary_folder(replace(choice, notes=notes))
+        choice = replace(choice, notes=(*choice.notes, *_size_notes(bound_settings)))
+        return files.without_temporary_folder(choice)
+
+
+def _size_notes(bound_settings: Settings) -> tuple[str, ...]:
+    """Return the notes that dims are assumed, and that settings are for these dims only; empty if none are."""
+    assumed = sorted(binding_of(bound_settings).assumed)
+    if not assumed:
+        return ()
+    hint = f"{bounds_options(assumed)} finds those for a range"
+    one_size = f"these settings are for one size of requests; {hint}"
+    return (*assumption_notes(bound_settings), one_size)
 
 
 def _predicted_choice(
@@ -133,9 +140,9 @@ def _predicted_choice(
     else:
         program = offline_program(file.path, binding.dims, fixed.provider)
         executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
-    # The search starts from these settings, and keeps the memory pattern switched off if they have none.
-    start = without_pattern_if_assumed(_usual_settings(fixed), binding.assumed)
-    choice = predict_settings(executed, start)
+    # With assumed dims, later runs may have other dims, at which a memory pattern wastes memory.
+    base = without_pattern_if_assumed(_usual_settings(fixed), binding.assumed)
+    choice = predict_settings(executed, base)
     if choice.provider == CPU:
         return choice
     # Only the arena of a device may get a limit. Later runs with other assumed dims might exceed it.

@@ -204,7 +204,9 @@ def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
 
     file, planned = rewriting.file, rewriting.planned
     report = rewriting.plan.report
-    model, program, used_weights = file.model, planned.program, set(file.data_files)
+    model, program = file.model, planned.program
+    # Each step below may add weight files and metadata.
+    used_weights = set(file.data_files)
     metadata = {**rewriting.metadata, **donation_note(report.donated.pairs)}
     if report.folded.tensors:
         model, program, data_file = fold_beside(file, planned, weights)
@@ -218,7 +220,7 @@ def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
         model, program = chunked_model(model, program, planned.constants)
     if model is not file.model:  # its nodes have changed: it must be valid, and fed as before
         checked(model, source=lambda: file.model, program=program, fed_like=file.model)
-    moved = ExternalWeights()
+    moved = ExternalWeights()  # none
     # If ONNX Runtime wrote the graph, the weights are in files already.
     if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
         model, moved = move_beside(model, weights, taken=used_weights)
