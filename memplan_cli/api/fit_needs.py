@@ -106,9 +106,6 @@ class ModelNeeds:
     def _compute(self, value: int) -> Need | None:
         """Return the need at a value: of the plan, and of the process if that has to fit.
 
-        At first, sizes that depend on data count as 0. If the need exceeds the limit already, it is returned.
-        Otherwise a run observes these sizes, and the need is that of a plan with them.
-
         None if some size exceeds 64 bits, or if the model does not run with the value.
         """
         dims = {self.dim: value}
@@ -117,9 +114,11 @@ class ModelNeeds:
             memory = make_plan(program, self.settings, _SOURCE, REWRITES).plan.report.memory
             need = _need_of_known_sizes(memory)
             if self.observed_plans:
+                # Sizes that depend on data counted as 0. A value that is too large even so is not run.
                 if need.weights + need.planned > self.limit:
                     return need
-                need = _need_of_known_sizes(self.observed_plans.memory(dims))
+                memory = self.observed_plans.memory(dims)  # runs the model
+                need = _need_of_known_sizes(memory)
         except ModelError:
             return None
         if self.process is None:
@@ -185,9 +184,8 @@ def read_needs(
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
     totals = _totals(planned.program, planned.plan, bound_settings)
     observed_plans = None
-    if (
-        data_dims or not totals
-    ):  # no formula tells all sizes: each need takes a run of the model
+    if data_dims or not totals:
+        # Formulas do not tell all sizes: the model is run for each need.
         totals = {}
         observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
         observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
@@ -389,10 +387,9 @@ class ProcessPrediction:
 
 
 def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPrediction:
-    """Return the prediction of the process that runs a model.
+    """Return the prediction of the process that runs a model, as tried at the value 1 of the dim.
 
-    The model is loaded, and run if data decides sizes and the settings allow runs. The value 1 of the dim is
-    tried: its run is the shortest, and a process that can be predicted at one value can be at any.
+    The model is loaded, and run if data decides sizes and the settings allow runs.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load or run.
@@ -405,13 +402,14 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
     prediction = ProcessPrediction(stored_model(path), executed, settings)
+    # The run at 1 is the shortest. A process that can be predicted at one value can be at any.
     smallest = {dim: 1}
     if prediction.highest_bytes(smallest) is not None:
         return prediction
-    by_run = replace(prediction, model_to_run=path)
-    if settings.run and by_run.highest_bytes(smallest) is not None:
-        return by_run
-    # A run only adds sizes. Other reasons, such as an operator, are the same with it and without.
+    prediction_with_runs = replace(prediction, model_to_run=path)
+    if settings.run and prediction_with_runs.highest_bytes(smallest) is not None:
+        return prediction_with_runs
+    # A run only adds sizes. Other obstacles, such as an operator, are the same with a run and without.
     obstacle = prediction_obstacle(prediction.graph_at(smallest), RuntimeSettings())
     raise UnknownSizeError(
         f"the process of {path} cannot be predicted: {obstacle}",

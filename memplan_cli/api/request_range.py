@@ -265,10 +265,10 @@ def with_range_settings(
     progress("choosing settings for the range")
     # Feeds and assumed dims were resolved for one run: they are resolved again for the largest sizes.
     unbound_inputs = replace(settings.inputs, feeds=None, assumed=None)
-    memplan_settings = replace(settings, inputs=unbound_inputs)
-    graph_settings = _graph_settings(facts.settings)
+    unbound_settings = replace(settings, inputs=unbound_inputs)
+    fixed_options = _graph_settings(facts.settings)
     try:
-        result = range_settings(path, memplan_settings, timeout, graph_settings)
+        result = range_settings(path, unbound_settings, timeout, fixed_options)
     except MemplanError as error:
         return _for_one_size(plan, error.message.replace(str(path), "the written model"))
     runtime_for_range = replace(

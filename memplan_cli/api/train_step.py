@@ -162,9 +162,9 @@ def recompute_step(
 ) -> tuple[TrainStep, RecomputeSummary]:
     """Return a step that recomputes activations instead of keeping them, and what was recomputed.
 
-    With checkpoints, the ops between them run again. Without, values are recomputed until intermediates and
-    outputs fit ``budget``: bytes (int), or a share (float) of the bytes that they take now. None: the knee of
-    the curve of memory and work.
+    With checkpoints, the ops between checkpoints run again. Without checkpoints, values are recomputed until
+    intermediates and outputs fit ``budget``: bytes (int), or a share (float) of the present bytes. Without
+    both, values are recomputed as long as much memory is saved for little work.
 
     Raises:
         SettingsError: a checkpoint is no forward tensor.

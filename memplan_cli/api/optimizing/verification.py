@@ -78,19 +78,19 @@ class BackgroundBaseline:
     def verifier(self, settings: Settings, progress: Progress) -> Verifier:
         """Wait for the run of the original at the sizes of settings; return what compares candidates with it.
 
-        The run is started if it was not, or was at other sizes. If it succeeds, but the graph that it ran
-        cannot be read, the verifier compares outputs only, and reports why no memory is measured.
+        If the graph that the original ran cannot be read, the verifier compares outputs only, and reports why
+        no memory is measured.
 
         Raises:
-            SizesRefusedError: it does not run, and some of its sizes are assumed.
-            RuntimeUnavailableError: it does not run.
+            SizesRefusedError: the original does not run, and some of its sizes are assumed.
+            RuntimeUnavailableError: the original does not run.
         """
         from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
 
         progress("running the original")
         binding = binding_of(settings)
         run = self._run
-        if run is None or run.binding != binding:
+        if run is None or run.binding != binding:  # none was started, or one at other sizes
             run = self._start(binding)
         try:
             baseline = run.result()
@@ -161,6 +161,7 @@ class Verifier:
             plan = plan.with_warnings(
                 f"the runtime's memory was not measured: {self.graph_failure}"
             )
+        # What the verdict on the written model notes, its report warns of.
         verdict = plan.report.validation
         return plan.with_warnings(*(verdict.notes if verdict else ()))
 
