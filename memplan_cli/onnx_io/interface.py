@@ -155,8 +155,9 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
         dims = tensor_dims(value, tensor, taken)
         for axis, dim in enumerate(dims):
             is_first = axis == 0 and len(dims) > 1
-            # Only texts of tensors are in the table. A dim of a sequence or optional is read as an expression.
-            symbols = symbols_by_text.get(str(dim), symbols_of(dim))
+            symbols = symbols_by_text.get(str(dim))
+            if symbols is None:  # a number, or a dim inside a sequence or optional
+                symbols = symbols_of(dim)
             for symbol in sorted(symbols):  # the order of a set varies
                 is_leading[symbol] = is_first or is_leading.get(symbol, False)
     return is_leading

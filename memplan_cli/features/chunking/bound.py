@@ -202,10 +202,11 @@ class _Needs:
         ]
 
     def _of_split(self, op: Op, split: Split) -> Need:
-        """Return a lower bound of the whole tensors that are live while an op runs in chunks.
+        """Return a lower bound of the bytes that an op in chunks needs for whole tensors: the largest of three.
 
-        The largest need of the first chunk, the last chunk, and the Concat that joins an output. Slices count
-        only where all slices of the tensor exist.
+        - At the first chunk: inputs that are read whole, or that their producers cannot make in slices.
+        - At the last chunk: inputs that are read whole, and outputs that a consumer cannot read in slices.
+        - While the slices of these outputs are joined: the outputs, one of them twice.
         """
         reads = [
             (var, axis_map)
@@ -213,16 +214,15 @@ class _Needs:
             if var  # not omitted
         ]
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
-        # An input that its producer cannot make in slices is whole at the first chunk. It does not count at
-        # the last one, as a plan may cut it in slices before and free each slice after its chunk.
+        # Not at the last chunk: a plan may cut such an input in slices, and free each slice after its chunk.
         unsliceable_inputs = [
             var
             for var, axis_map in reads
             if axis_map and axis_map.axis not in self._graph.output_axes(var)
         ]
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
-        # At the last chunk, all slices exist of an output that some consumer cannot read in slices. An
-        # output without an axis map is left out: `Region` takes no op of which such an output is read.
+        # At the last chunk, all slices of such an output exist. An output that each chunk makes whole (it has
+        # no axis map) is not read by any op, if the op is in a `Region`.
         unsliceable_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
@@ -262,8 +262,8 @@ class _Needs:
 
     def _shared_bytes(self, op: Op) -> int:
         """Return the most bytes that the first output may share with an input: as a view, or in place."""
-        # Without views in the rules, no vars share bytes at all.
-        if not self._aliasing.views or not op.outputs:
+        shares_nothing = not self._aliasing.views  # as by the rules `SHARE_NOTHING`
+        if shares_nothing or not op.outputs:
             return 0
         bytes_of = self._graph.bytes
         is_view = operator(op).is_view

@@ -264,16 +264,16 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether each op that reads the original result of a chain can be in chunks together with the original ops.
+    """Whether the ops of a chain can be in chunks with each other reader of the result, once the chain is copied.
 
-    Such a reader needs an axis of the result along which the reader and the ops of the chain can be sliced. The
-    axis that the matrix product slices does not count: along this axis, the copy is in chunks.
+    The matrix product reads the copy, in slices along ``product_axis``. Each other reader needs another axis of
+    the result along which both this reader and the ops of the chain can be sliced.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
-        axes = graph.input_axes(reader, chain.result) - {product_axis}
-        # Along an axis, `_chain` finds the same ops; None: one of them cannot be sliced along this axis.
-        if not any(_chain(graph, chain.product, chain.result, axis) for axis in axes):
+        other_axes = graph.input_axes(reader, chain.result) - {product_axis}
+        # `_chain` is None if one of the ops that make the result cannot be sliced along the axis.
+        if not any(_chain(graph, chain.product, chain.result, axis) for axis in other_axes):
             return False
     return True
 

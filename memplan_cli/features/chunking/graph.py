@@ -276,6 +276,7 @@ def run_at_first_use(program: Program) -> Program:
     """
     dataflow = program.dataflow
     positions = list(range(len(dataflow.ops)))
+    # Consumers before their producers: an op moves to where its first consumer has moved.
     for index in reversed(range(len(dataflow.ops))):
         op = dataflow.ops[index]
         consumers = [

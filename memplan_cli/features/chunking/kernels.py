@@ -165,11 +165,11 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
 
     From another place, its elements would be added in another order, which rounds differently.
     """
-    row_divisor = _divisor_of_summed_row(node)
-    if row_divisor is None:
+    length_divisor = _divisor_of_summed_row(node)  # divides the number of elements of each row
+    if length_divisor is None:
         return True  # the operator sums no rows
-    if row_divisor % _REGISTER_ELEMENTS == 0:
-        return True  # rows fill whole registers
+    if length_divisor % _REGISTER_ELEMENTS == 0:
+        return True  # each row fills whole registers, so all rows begin at the first place
     data, data_map = node.data_shape, split.inputs[0]
     # A chunk is contiguous in the input only as a slice along the first axis longer than 1.
     if data_map is None or prod(data[: data_map.axis]) > 1:

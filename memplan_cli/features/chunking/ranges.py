@@ -131,7 +131,7 @@ def _ranges_for_outputs(
 
     ``outputs`` are the ranges of the region's outputs for each chunk. ``carrying_ops`` are the ops
     whose last rows are kept for the next chunk, so that their overlap is not computed again. None:
-    all ops for which this saves work in the second chunk.
+    all ops for which this saves work in the second chunk, the first that has a previous one.
     """
     chunks: list[ChunkRanges] = []
     previous: _PreviousChunk | None = None
@@ -139,12 +139,11 @@ def _ranges_for_outputs(
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
-        carried_rows = _carried_ranges(graph, region, ranges)
-        chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried_rows))
-        # Nothing is carried to the first chunk. So with None, the second one chooses the ops, for all later
-        # chunks too.
-        if previous is not None and carrying_ops is None:
-            carrying_ops = ranges.carrying_ops
+        rows_from_previous = _carried_ranges(graph, region, ranges)
+        chunks.append(ChunkRanges(ranges.computed, chunk_outputs, rows_from_previous))
+        is_second = len(chunks) == 2
+        if is_second and carrying_ops is None:
+            carrying_ops = ranges.carrying_ops  # all later chunks carry rows of the same ops
         previous = _PreviousChunk(ranges.op_ranges, carrying_ops)
     return tuple(chunks)
 
@@ -161,11 +160,10 @@ class _PreviousChunk(NamedTuple):
     carrying_ops: Collection[int] | None
 
     def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
-        """Whether an op begins where it ended in the previous chunk, instead of overlapping it.
+        """Whether an op begins where it ended in the previous chunk, instead of computing the overlap again.
 
-        If `carrying_ops` is None, it does if computing the overlap again is more work than the
-        Concat that joins the carried rows with the new ones. ``needed`` is the range of its split
-        that this chunk needs, overlap included.
+        If `carrying_ops` does not say so, the cheaper way is chosen: the overlap is work, and so is the Concat
+        of the carried rows and the new ones. ``needed`` is the range of the op's split, overlap included.
         """
         if op_index not in self.op_ranges:
             return False

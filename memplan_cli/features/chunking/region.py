@@ -412,13 +412,14 @@ def _is_convex(
 ) -> bool:
     """Whether no path leaves a region and comes back, once ``joining`` is one of its ops.
 
-    Of ``a -> b -> c``, the ops a and c are no region without b. Each chunk has a slice of both. So b,
-    which reads all of a, could only run after the last chunk, but c needs b in the first.
-    ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
+    Of ``a -> b -> c``, the ops a and c are no region without b: b reads the results of all chunks, but c needs
+    the result of b in the first chunk. A duplicated op runs twice: in chunks in the region, and whole, before
+    the region. ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
     only_in_chunks = in_chunks - region.duplicated
     first, last = min(in_chunks), max(in_chunks)
+    # The paths begin at all readers that run outside the region, whole runs of duplicated ops included.
     stack = [*({*outside_readers, *graph.readers(joining)} - only_in_chunks)]
     visited: set[int] = set()
     while stack:
@@ -428,8 +429,7 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # The whole run of a duplicated op is outside the region. Readers in the chunks do not wait for it,
-        # as they read the slices of the op; only its readers outside continue the path.
+        # Chunks read the slices of a duplicated op, so a path through its whole run does not come back to them.
         is_whole_run = index in region.duplicated
         if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False

@@ -155,11 +155,8 @@ def _write_region(
 def _without_unused(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
     """Return the written program without the vars of ``writer.maybe_unused`` that no op reads now.
 
-    If a Constant op makes such a var, which is a weight, the op is removed too. It has no inputs, so
-    nothing else is unused without it. All of ``writer.constants`` stay: they were added because an op
-    reads them.
-
-    ``region_ranges`` are the ops of each region, counted before the removal.
+    If a Constant op makes such a var, which is a weight, the op is removed too. All of ``writer.constants``
+    stay, as ops read them. ``region_ranges`` are the ops of each region, counted before the removal.
     """
     program = writer.graph.program
     read = {var for op in writer.ops for var in op.reads}
@@ -355,9 +352,7 @@ class _ChunkWriter:
         self._joined_slices[var] = _SlicedVar(name, bounds)
 
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
-        """Return a var that holds a range of a tensor; adds a Slice if no var holds it yet.
-
-        ``var`` and ``bounds`` are a tensor of the original program and a range of its elements.
+        """Return a var that holds a range of a tensor of the original program; add a Slice if there is none.
 
         Of a tensor that the region makes, this chunk has its own slice, and maybe the same slice
         joined with rows that the previous chunk carried over. Both are along ``axis``, as all ops of
@@ -366,7 +361,7 @@ class _ChunkWriter:
         dims = list(self._graph.dims(var))
         source = self._own_slices.get(var, _SlicedVar(var, (0, dims[axis])))
         if bounds != source.range and var in self._joined_slices:
-            source = self._joined_slices[var]
+            source = self._joined_slices[var]  # it begins with the carried rows
         if bounds == source.range:
             return source.var
         key = var, axis, bounds

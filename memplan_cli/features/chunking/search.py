@@ -404,7 +404,7 @@ class Search:
 
         A trial is *useful* if the most live bytes while the region runs are well below those of the last
         useful trial, or at first below the state's peak (`_max_useful_bytes`). Of a new region, whose
-        ``current_count`` is 0, all trials are yielded; of a region in chunks only the useful ones.
+        ``current_count`` is 0, useless trials are yielded too.
         """
         is_new_region = current_count == 0
         useful_bytes, useful_count = state.peak, current_count
@@ -425,9 +425,10 @@ class Search:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            elif count >= 2 * useful_count:
-                # Of twice the chunks of the last useful trial. Before, useless trials go on: 3 chunks after 2
-                # may be useless, while 4 are useful. Without any useful trial (0 chunks), the first one ends.
+                continue
+            # 3 chunks may be useless after 2, while 4 are useful. But if twice the chunks are useless, or the
+            # first trial of a new region is, more chunks are not tried.
+            if count >= 2 * useful_count:
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:

@@ -135,11 +135,9 @@ def descend(
 ) -> Iterator[ChunkPlan]:
     """Yield plans of a program, each with less memory, starting with the program as it is.
 
-    Each plan is searched from the one before, with a smaller target in bytes. It has the regions of the
-    plan before, in more chunks if they need them, and further ones. Small steps find several small
-    regions, which together may need less than the one large region that a search for the budget would
-    take first. But regions of a laxer target may also stand in the way. So if a plan misses its
-    target, another is searched from the start.
+    Each plan is searched from the one before, with a smaller target in bytes: it has the regions of the
+    plan before, in as many chunks or more, and further ones. Small steps find several small regions, which
+    together may need less than the one large region that a search for the budget would take first.
 
     The plans end when one is within the budget in bytes, when a search finds nothing with less memory,
     or when the limit is reached. ``first_target`` is the target of the first plan with chunks; None:
@@ -156,8 +154,9 @@ def descend(
             target = first_target
         lower = search.lower(state, target)
         if lower.peak > target and state is not start:
-            again = search.lower(start, target)
-            lower = min(lower, again, key=lambda other: other.peak)
+            # The regions of the plan before may stand in the way: search without them too.
+            from_start = search.lower(start, target)
+            lower = min(lower, from_start, key=lambda found: found.peak)
         if lower.peak >= state.peak:
             return
         yield ChunkPlan(stage, lower)

@@ -61,10 +61,10 @@ def infer(
     sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
     # For step 5, as step 3 replaces names.
     names_before_binding = DimNames(names_of_inputs(light), sizes)
-    # 2. Remove names of dims from the declared types of node outputs, because inference keeps what is declared.
-    # If nodes contradict the types of some (``untrusted``) values, all types are doubtful: remove those of all
-    # node outputs. ``removed_types`` has all that step 5 may declare again: none of an untrusted value.
+    # 2. Remove declarations of node outputs, because inference keeps what is declared.
     if bindings.untrusted:
+        # Nodes contradict the types of these values, so other types may be wrong as well: the model loses all,
+        # but ``removed_types``, which step 5 may declare again, are only those of the other values.
         removed_types = take_types(light, bindings.untrusted)
     else:
         removed_types = take_named_dims(light)

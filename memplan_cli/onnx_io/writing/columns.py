@@ -276,17 +276,16 @@ def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
     """Return the cut of a model's products that needs the least memory while the model loads.
 
     Smaller pieces need less themselves, but more nodes. So all sizes from `PIECE` on are tried, doubled each
-    time, and no cut at all. Only a share of the model's number of nodes may be added, unless pieces are so
-    large that a node costs nothing beside them (`_FREE_PIECE`). ``value_bytes`` has the bytes of values, as
-    far as they are known.
+    time, and no cut at all. ``value_bytes`` has the bytes of values, as far as they are known.
     """
     products = list(_products(model.graph))
-    widest = widest_of(model, value_bytes)  # needed also without a Concat of pieces
+    # Every run needs these bytes, so a Concat of pieces costs only what it needs beyond them.
+    widest = widest_of(model, value_bytes)
     largest = max((_float_bytes(product.weight) for product in products), default=0)
     node_count = sum(len(graph.node) for graph in graphs(model.graph))
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
-    # No cut at all: the largest part is a whole operand. It is the first, so that `min` prefers it among equals.
-    cuts = [_Cut(PIECE, products=(), largest_part=largest)]
+    no_cut = _Cut(piece_bytes=largest, products=(), largest_part=largest)
+    cuts = [no_cut]  # the first, so that `min` prefers it among equals
     piece_bytes = PIECE
     while piece_bytes < largest:
         pays = [product.pays(piece_bytes, value_bytes, widest) for product in products]
@@ -295,6 +294,7 @@ def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
             for product, is_cut in zip(products, pays, strict=True)
         )
         cut = _Cut(piece_bytes, tuple(compress(products, pays)), largest_part)
+        # Beside a large piece, the time of a node does not count.
         if cut.added_nodes <= max_added or piece_bytes >= _FREE_PIECE:
             cuts.append(cut)
         piece_bytes *= 2

@@ -55,9 +55,8 @@ def make_fills(
     result over this operand. An operator cannot overwrite a constant, so a run copies it first. The result of
     a ConstantOfShape, called a fill, is overwritten without a copy.
 
-    No node gets wider (`width`: the bytes of its operands and results) than the widest one is. So a constant
-    stays if its fills and the fills of constants chosen before would together make a consumer too wide. The
-    constants that are read first are chosen first.
+    No node gets wider (`width`: the bytes of its operands and results) than the widest one is. Constants are
+    chosen in the order in which they are read, as long as no consumer gets too wide.
 
     Args:
         model: The model.
@@ -75,6 +74,7 @@ def make_fills(
     widest = widest_of(model, value_bytes)
     fill_values: dict[str, NDArray[Any]] = {}
     for name, nodes in consumers.items():
+        # The operands that would be fills: this constant, and those chosen before.
         filled_bytes = {filled: _size(large[filled]) for filled in (name, *fill_values)}
         if all(_has_room(node, filled_bytes, value_bytes, widest) for node in nodes):
             value = _common_value(read_tensor(large[name], folder))

@@ -176,16 +176,17 @@ def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
     if query is None or not heads or not kv_heads:
         return [OutputType(elem_type, None)]  # and the caches are unknown
     is_packed = not node.has_input(1)
-    head = quotient(query[2], heads + 2 * kv_heads if is_packed else heads)
-    output = product((heads, head)) if is_packed else query[2]
+    heads_in_query = heads + 2 * kv_heads if is_packed else heads
+    head_size = quotient(query[2], heads_in_query)
+    output_width = product((heads, head_size)) if is_packed else query[2]
     length = node.scalar_dim(6)
     if node.has_input(3):
         length = None if past is None else larger_dim(past[2], length)
     if node.int_attribute("sliding_window_cache") or node.int_attribute("kv_cache_bit_width"):
-        length = head = None
-    present = (query[0], kv_heads, length, head)
+        length = head_size = None
+    present = (query[0], kv_heads, length, head_size)
     return [
-        OutputType(elem_type, (*query[:2], output)),
+        OutputType(elem_type, (*query[:2], output_width)),
         OutputType(past_elem_type, present),
         OutputType(past_elem_type, present),
     ]

@@ -83,13 +83,13 @@ def _infer_subgraphs(
 def _infer_subgraphs_of(
     node: NodeProto, inferred_node: NodeProto, outer: OuterGraph
 ) -> dict[str, TypeProto]:
-    """Infer the subgraphs of one node, and return the types of its outputs that were unknown or wrong.
+    """Infer the subgraphs of one node, in one round; return the types of its outputs that were unknown or wrong.
 
     A *state* is a value that a Loop or Scan carries from one iteration to the next. ONNX's inference keeps
     its declared shape even if it is wrong; the rules for these operators (`_RULES`) find the right one.
 
     Args:
-        node: The node before ONNX's inference; loses the wrong shapes of states.
+        node: The node before ONNX's inference; loses the wrong shapes of states, for the next round.
         inferred_node: The same node after ONNX's inference; gets the subgraphs that the rule inferred, and a mark
             on a subgraph that is never run.
         outer: The graph around the node; gets the returned types, because later nodes may read the outputs.
@@ -101,15 +101,13 @@ def _infer_subgraphs_of(
         for attribute in inferred_node.attribute:
             if attribute.name in bodies:
                 attribute.g.CopyFrom(bodies[attribute.name])
-        # ``outer.types`` are those that ONNX's inference derived. Derived from a wrong state, they are wrong, so
-        # none counts as known, and all results are new.
-        known_types = {} if wrong_states else outer.types
-        output_types = _new_types(node.output, results, known_types)
+        # From a wrong state, ONNX's inference has derived wrong types of the outputs.
+        right_types = {} if wrong_states else outer.types
+        output_types = _new_types(node.output, results, right_types)
         outer.types.update(output_types)
     _mark_never_run(inferred_node, _never_run_branch(node, outer))
-    # Inputs of the subgraph of ``node``: in the next round, ONNX's inference would use their shapes again.
-    for declared in wrong_states:
-        declared.type.CopyFrom(with_shape(declared.type, None))
+    for state in wrong_states:  # inputs of the subgraph of ``node``
+        state.type.CopyFrom(with_shape(state.type, None))
     return output_types
 
 
@@ -145,7 +143,7 @@ def _wrongly_declared_states(
     """Return the inputs of a Loop's or Scan's subgraph whose declared dims hold for the first iteration only.
 
     Such an input has a declared dim, a number or name, which the initial value has too, while the subgraph
-    returns a value with another dim. ONNX's inference believes the declaration and infers wrong types from
+    returns a value with another dim. ONNX's inference keeps the declared dim, and infers wrong types from
     it. ``inferred_node`` is the node after inference.
     """
     if node.op_type == "Loop":
@@ -169,9 +167,9 @@ def _wrongly_declared_states(
             strict=False,
         )
         if any(
-            None not in (declared_dim, result_dim)
-            and initial_dim == declared_dim != result_dim
+            initial_dim == declared_dim != result_dim
             for initial_dim, declared_dim, result_dim in dims
+            if declared_dim is not None and result_dim is not None
         ):
             wrong.append(declared)
     return wrong

@@ -60,10 +60,10 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
         elif isinstance(dim, str):
             least_allowed = 1 if copies_zero else 0
             may_be_special = _least(dim) < least_allowed
-            # A number of elements is not negative. So a dim of the input is not -1, nor is n - 2 if m * (n - 2)
-            # elements become (n - 2, m). If it is 0, the input is empty, and so is the result with any dim.
-            is_harmless = dim in known_dims or has_same_count
-            if may_be_special and not is_harmless:
+            # In two cases the dim stays. If it is 0, input and result are then empty, whatever a 0 copies.
+            is_input_dim = dim in known_dims  # the length of an axis, so not -1
+            # The target (n - 2, m) of m * (n - 2) elements: n - 2 is not -1, as no count is negative.
+            if may_be_special and not is_input_dim and not has_same_count:
                 dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
