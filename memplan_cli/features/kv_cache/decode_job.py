@@ -372,7 +372,7 @@ class _StepInputs:
         self._feeder = Feeder(original)
         # A nameless dim gets a name of its own, from its input and axis: ``x_dim0``.
         model_names = names_taken(original)
-        dims_of: dict[str, list[str]] = {}
+        dims_of: dict[str, list[str]] = {}  # input -> its dims by axis
         for value in fed_inputs(original):
             _, tensor_type = container_and_tensor_type(value)
             dims_of[value.name] = list(map(str, tensor_dims(value, tensor_type, model_names)))

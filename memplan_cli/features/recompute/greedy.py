@@ -145,14 +145,15 @@ class DropSchedule:
     def keep_again(self, budget: int) -> int:
         """Undo recomputations where the budget has room: the value stays in memory between two accesses.
 
-        Recomputations with most work are undone first. Changes `recomputed_at` and `live`. `accesses` may then
-        have reads that no longer happen, until the next `set_measured`.
+        Changes `recomputed_at` and `live`. `accesses` may then have reads that no longer happen, until the
+        next `set_measured`.
 
         Returns:
             The number of recomputations that were undone.
         """
         values = self.values
-        recomputations = sorted(  # each before the access ``end``
+        # Most work first. Each computes a value again right before its access ``end``.
+        recomputations = sorted(
             (-values.work[value], value, end)
             for value, ends in enumerate(self.recomputed_at)
             for end in ends

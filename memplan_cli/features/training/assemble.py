@@ -242,13 +242,10 @@ def _typed_like(name: str, parameter: Parameter) -> ValueInfoProto:
 def _inner_types(
     passes: DifferentiatedModel, nodes: Sequence[NodeProto], outputs: set[str]
 ) -> list[ValueInfoProto]:
-    """Return the known types of all results of ``nodes`` except ``outputs``.
-
-    A gradient has the type of the tensor that it is the gradient of.
-    """
+    """Return the known types of all results of ``nodes`` except ``outputs``."""
     tensors = dict(passes.tape.tensors)
     for name, gradient in passes.gradients.items():
-        if name in passes.tape.tensors:
+        if name in passes.tape.tensors:  # a tensor's gradient has its type and shape
             tensors.setdefault(gradient, passes.tape.tensors[name])
     types = []
     for node in nodes:

@@ -140,10 +140,7 @@ def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
 
 
 def _rows_of_weights(step: TrainStep) -> list[tuple[doc.Prose, ...]]:
-    """Return name, shape, elements and remarks of each updated weight and running statistic.
-
-    A statistic shows no elements, as the sum of the column is the number of trained ones.
-    """
+    """Return name, shape, elements and remarks of each updated weight and running statistic."""
     # The optimizer keeps the same number of tensors for each parameter: two for Adam.
     state_count = len(step.state) // len(step.parameters)
     rows: list[tuple[doc.Prose, ...]] = [
@@ -159,7 +156,7 @@ def _rows_of_weights(step: TrainStep) -> list[tuple[doc.Prose, ...]]:
         (
             doc.Name(statistic.origin),
             "x".join(map(str, statistic.sizes)),
-            "",
+            "",  # the sum of this column is the number of trained elements
             "a running statistic",
         )
         for statistic in step.running

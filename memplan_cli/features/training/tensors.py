@@ -105,28 +105,28 @@ def fold_shapes(model: ModelProto) -> dict[str, Tensor]:
     """Replace nodes that compute integers from known values by initializers, in place.
 
     Exported models and function bodies compute the target of a Reshape by Shape, Gather and Concat. Gradient
-    rules need such operands as constants. `interpret` knows the values of small tensors only. Returns the types
-    of all tensors after that, by name.
+    rules need such operands as constants. Returns the types of all tensors after that, by name.
     """
     inferred, _ = infer(model, Bindings())
     tensors = _tensors_of(inferred)
-    foldable = [
+    candidates = [
         node.output[0]
         for node in model.graph.node
         if len(node.output) == 1
         and node.op_type not in CONTROL_FLOW
         and tensors.get(node.output[0], UNKNOWN).dtype in _FOLDED_TYPES
     ]
-    known = interpret(inferred, foldable).values if foldable else {}
-    folded = {
-        name: known[name].array for name in foldable if name in known and known[name].is_known
+    values = interpret(inferred, candidates).values if candidates else {}  # of small tensors
+    constants = {
+        name: values[name].array
+        for name in candidates
+        if name in values and values[name].is_known
     }
-    if not folded:
+    if not constants:
         return tensors
-    for name, value in folded.items():
-        model.graph.initializer.append(numpy_helper.from_array(value, name))
-    replace_nodes(
-        model.graph, [node for node in model.graph.node if node.output[0] not in folded]
-    )
+    for name, array in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    nodes = [node for node in model.graph.node if node.output[0] not in constants]
+    replace_nodes(model.graph, nodes)
     # Inferred again: where the target of a Reshape is constant now, the shape of its result is known.
     return infer_tensors(model)

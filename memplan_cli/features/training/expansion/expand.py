@@ -68,6 +68,7 @@ def expand(
             rules=rules,
         )
         needs_gradient = dependents(model.graph.node, parameters, tape)
+        # The results of nodes that depend on a parameter, and that the loss depends on.
         on_path = {
             name
             for node in live_nodes(model.graph.node, [loss])

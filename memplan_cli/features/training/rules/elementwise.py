@@ -77,10 +77,7 @@ def power(call: Call) -> Gradients:
 
 
 def _power_slope(call: Call) -> str:
-    """Return P X^(P-1), without Pow if P is 2 or 3.
-
-    Where P is 0 it is 0 X^0: at X = 0, 0 X^-1 would be NaN.
-    """
+    """Return the derivative of X^P by X: P X^(P-1), without Pow if P is 2 or 3."""
     tape, x, p = call.tape, call.input(0), call.input(1)
     exponents = tape.value(p)
     if exponents is not None and exponents.size == 1:
@@ -92,7 +89,8 @@ def _power_slope(call: Call) -> str:
     if tape.dtype(p) != tape.dtype(x):
         p = tape.emit("Cast", p, to=tape.dtype(x))
     p_minus_1 = tape.emit("Sub", p, tape.scalar(1, x))
-    if exponents is None or not exponents.all():  # some P may be 0
+    # Where P is 0, 0 X^0 in place of 0 X^-1, which would be NaN at X = 0.
+    if exponents is None or not exponents.all():
         zero = tape.scalar(0, x)
         p_minus_1 = tape.emit("Where", tape.emit("Equal", p, zero), zero, p_minus_1)
     return tape.emit("Mul", p, tape.emit("Pow", x, p_minus_1))

@@ -214,8 +214,8 @@ def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
 def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeProto]:
     """Return forward nodes that compute the new running mean and variance of a BatchNormalization.
 
-    They are its outputs 1 and 2; an omitted one gets no nodes. Either is computed from the old one and from the
-    ``mean`` or ``variance`` of the batch: ``new = momentum * old + (1 - momentum) * batch``.
+    These are its outputs 1 and 2: ``momentum * old + (1 - momentum) * batch``, where ``batch`` is the ``mean`` or
+    ``variance`` of the batch. An omitted output gets no nodes.
     """
     tape, nodes = call.tape, list[NodeProto]()
     momentum = call.attribute("momentum", 0.9)
