@@ -459,17 +459,17 @@ def take_snapshot(
     Raises:
         MemplanError: the file or a setting is wrong.
     """
-    wanted = rules.metrics or DEFAULT_METRICS
-    is_process_wanted = any(name.startswith("process.") for name in wanted)
+    metrics_of_rules = rules.metrics or DEFAULT_METRICS
+    is_process_checked = any(name.startswith("process.") for name in metrics_of_rules)
     process_memory, process_obstacle = None, ""
-    if (is_process_wanted or is_recorded or earlier is not None) and not is_plan_file(path):
-        loaded = request.load(path)
-        process_memory, process_obstacle = process_or_obstacle(path, loaded, plan)
+    if (is_process_checked or is_recorded or earlier is not None) and not is_plan_file(path):
+        settings = request.load(path)
+        process_memory, process_obstacle = process_or_obstacle(path, settings, plan)
     # Recorded and shown, since a forgotten settings file is a usual reason for other numbers.
     settings_files = tuple(
         os.path.relpath(layer.source)
         for layer in file_layers(path, request.config_file)
-        if layer.values  # not empty
+        if layer.values  # the file sets something
     )
     snapshot = snapshot_of(plan, key, installed_runtime(), process_memory, settings_files)
     checked_metrics = metrics_to_check(snapshot, rules, earlier)

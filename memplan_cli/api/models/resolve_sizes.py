@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.program import VarId
     from memplan_cli.onnx_io.load import LazyModel
+    from memplan_cli.onnx_io.shapes.bindings import Known
     from memplan_cli.onnx_io.shapes.reading import Loaded
     from memplan_cli.runtime.run.size_probe import ProbeResult
     from memplan_cli.settings.settings import Settings
@@ -261,8 +262,7 @@ class _SizeSearch:
     def run(self) -> ResolvedModel:
         """Run the model with one candidate after the other until a run succeeds; return the model's sizes.
 
-        Without sizes that depend on data, the numbers of that candidate are assumed. Else the settings bind the
-        free dims to these numbers, and the program has the sizes of the run.
+        The settings get the numbers of the candidate that runs. Sizes that depend on data are those of its run.
 
         Raises:
             RuntimeUnavailableError: sizes depend on data, and the model does not run on data that the
@@ -281,13 +281,17 @@ class _SizeSearch:
         if not result.ran:
             return self._assume_smallest(result)
         first_success = result.ran[0]  # ``ran`` has the indices of the trials that succeeded
-        dims = trials[first_success].dims
-        if not result.known:  # the shapes that the run of the copy recorded
-            return self.with_assumed(dims)
+        dims_that_run = trials[first_success].dims
+        if not result.known:  # no shapes were recorded
+            return self.with_assumed(dims_that_run)
+        return self._with_sizes_of_run(dims_that_run, result.known)
+
+    def _with_sizes_of_run(self, dims: Dims, run_types: Known) -> ResolvedModel:
+        """Return the model with the types and shapes of a run, and settings that bind the free dims of that run."""
         settings = bind_assumed(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
         loaded = read_observed(
-            self.source, _bindings(settings), result.known, self.loaded.program, inputs=inputs
+            self.source, _bindings(settings), run_types, self.loaded.program, inputs=inputs
         )
         return ResolvedModel(settings, loaded)
 

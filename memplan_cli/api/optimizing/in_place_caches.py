@@ -223,9 +223,8 @@ class _DecoderPlanner:
         if self.decoding is not None:
             # Inputs with one entry for each new token, which the decode loop showed.
             caches = replace(caches, tokens=self.decoding.tokens)
-        plan = self._as_plan_of_original(
-            planned.plan, self._with_figures(caches, planned.program)
-        )
+        caches_of_report = self._with_figures(caches, planned.program)
+        plan = self._as_plan_of_original(planned.plan, caches_of_report)
         # A run of the written model needs no figures, and nothing about caches that are kept as they are.
         metadata = caches_note(replace(caches, kept=()))
         planned = replace(planned, plan=plan)
