@@ -306,8 +306,8 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.removed.add(cache.node)
     edit.redirected[index.nodes[cache.node].output[0]] = valid
-    # If the Concat itself made the present, it is gone. Nodes behind the Concat stay, and the present that they
-    # make needs another name: the buffer has its name now.
+    # The buffer has the name of the old present now. Nodes behind the Concat stay and make the old present, so it
+    # gets a new name. Without such nodes the removed Concat made it.
     if cache.after:
         edit.rename_present(cache)
 

@@ -430,8 +430,8 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # Up to ``end`` for an input that is kept for longer, from ``end`` on for one whose copy is moved there,
-            # and no places (0 to 0) for any other.
+            # The places at which the input is in memory in addition: through ``end`` if it is kept for longer,
+            # from ``end`` on if its copy is moved there, else none (0 to 0).
             kept_from, kept_until = copy_input.kept_from, copy_input.kept_until
             schedule.add_live(kept_from, kept_until, values.sizes[input_value])
             if copy_input.is_copied:

@@ -252,22 +252,22 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(windows) + 2)]
-    # The tail of the padded data is read by no window of the forward convolution. It would add outputs that belong
-    # to no tap, so the end padding is shortened by it.
+    # The tail is the end of the padded data, which no window of the forward convolution reads. It would add
+    # outputs that belong to no tap, so the end padding is made shorter by the tail.
     begin_pads = [window.begin for window in windows]
     end_pads = [max(window.end - window.tail, 0) for window in windows]
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
         tape.emit("Transpose", dy.name, perm=swapped),
-        # Here each output is a tap, and the elements of dY are the kernel. So the step from output to output is
-        # the ``dilation`` of the forward convolution, and the step within the kernel is its ``stride``.
+        # Outputs are taps here, and taps read data that lie ``dilation`` apart. The kernel is dY, whose elements
+        # were computed from data that lie ``stride`` apart.
         strides=[window.dilation for window in windows],
         dilations=[window.stride for window in windows],
         pads=[*begin_pads, *end_pads],
         group=group,
     )
-    # A tail longer than the end padding has data too, which add such outputs.
+    # The part of a tail that is longer than the padding is data: its outputs are cut off.
     if any(window.tail > window.end for window in windows):
         product = _first_taps(tape, product, windows)
     return tape.emit("Transpose", product, perm=swapped)
