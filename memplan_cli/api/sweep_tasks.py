@@ -94,8 +94,8 @@ def tasks_of(
     from memplan_cli.api.models.profiles import combinations
     from memplan_cli.settings.sources import read_config, read_overrides
 
-    # Called to raise: wrong settings would fail every row, so the command fails.
-    read_overrides(overrides)
+    # Wrong settings would fail every row: the command fails instead.
+    read_overrides(overrides)  # called to raise
     if config is not None:
         read_config(config)
     models = found_models(paths)
@@ -111,11 +111,11 @@ def tasks_of(
     tasks = []
     for model in models:
         names = names_by_model.get(model)
-        missing = names.missing_dims if names else ()
-        own = {name: values for name, values in profiles.items() if name not in missing}
+        missing_dims = names.missing_dims if names else ()
+        own_profiles = {n: values for n, values in profiles.items() if n not in missing_dims}
         tasks += [
-            Task(model, dims, config, overrides, missing)
-            for dims in (*combinations(own), *_dims_of_common_plan(own))
+            Task(model, dims, config, overrides, missing_dims)
+            for dims in (*combinations(own_profiles), *_dims_of_common_plan(own_profiles))
         ]
     return tuple(tasks)
 

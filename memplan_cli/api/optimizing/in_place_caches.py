@@ -250,12 +250,13 @@ class _DecoderPlanner:
         from memplan_cli.onnx_io.interface import free_dims
 
         caches, step = self.decoder.caches, self.last_step
-        model_dims = free_dims(rewritten)
-        user_dims = {n: value for n, value in self.settings.dims.items() if n in model_dims}
-        if self.decoding is None:
-            step_dims = dict.fromkeys(model_dims, 1)
-        else:
-            step_dims = self.decoding.dims_at(step.past, step.new)
+        # The rewritten graph lacks some dims of the original, such as the lengths of growing caches.
+        names = free_dims(rewritten)
+        user_dims = {n: value for n, value in self.settings.dims.items() if n in names}
+        step_dims = dict.fromkeys(names, 1)
+        if self.decoding is not None:
+            dims_of_loop = self.decoding.dims_at(step.past, step.new)
+            step_dims = {n: value for n, value in dims_of_loop.items() if n in names}
         settings = replace(
             self.settings,
             dims=user_dims,
@@ -264,7 +265,6 @@ class _DecoderPlanner:
             donate=dict(caches.donated),
             run=False,  # a run to observe sizes would be of the file at the path, the original
         )
-        step_dims = {n: value for n, value in step_dims.items() if n in model_dims}
         # `bind_assumed` leaves the dims that the user gave as they are.
         return bind_assumed(bind(rewritten, settings), step_dims)
 
