@@ -97,7 +97,7 @@ def _light_graph(
     """Write and read a dump without weights; None if the runtime infers no shapes from it."""
     job = {"session": to_json(session), "out": str(dump)}
     outcome = run_job(f"{_DUMP_JOBS}:write_light_dump", job)
-    shapes = shapes_of_types(outcome.require(_does_not_load(session.model))["types"])
+    shapes = shapes_of_types(outcome.require(_load_failure_message(session.model))["types"])
     return read_dump(dump, shapes, session, dims) if shapes else None
 
 
@@ -118,15 +118,15 @@ def write_dump(session: SessionSpec, out: Path) -> None:
     """
     job = {"session": to_json(session), "out": str(out)}
     outcome = run_job(f"{_DUMP_JOBS}:write_whole_dump", job)
-    outcome.require(_does_not_load(session.model))
+    outcome.require(_load_failure_message(session.model))  # raises the error if the job failed
     written = load_model(out)
     # ONNX Runtime may define a name both in a graph and in its subgraph. It does not load such a file.
     distinct = with_distinct_names(written)
     if distinct is not written:
-        out.write_bytes(distinct.SerializeToString())
+        out.write_bytes(distinct.SerializeToString())  # refers to the same file of weights
 
 
-def _does_not_load(model: Path) -> str:
+def _load_failure_message(model: Path) -> str:
     return f"{model} does not load"
 
 
@@ -176,7 +176,7 @@ def runtime_shapes(model: Path, provider: str) -> RuntimeShapes:
         outcome = run_job(f"{_DUMP_JOBS}:session_types", job)
     finally:
         copy.unlink(missing_ok=True)
-    return shapes_of_types(outcome.require(_does_not_load(model))["types"])
+    return shapes_of_types(outcome.require(_load_failure_message(model))["types"])
 
 
 def bound_shapes(

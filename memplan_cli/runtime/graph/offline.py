@@ -164,16 +164,16 @@ class DumpJob:
 
 
 def _tidy_dump(dump: Path, original: ModelProto) -> None:
-    """Rewrite the file of a dump: with deterministic names, and without bytes that a session would hold.
+    """Rewrite the file of a dump: with deterministic names, and without types that can be inferred.
 
-    The weights are in ``<name>.data`` beside the file, if it has large ones. ``original`` is the model that was
-    optimized.
+    Large weights are in ``<name>.data`` beside the file. ``original`` is the model that was optimized.
     """
     model = with_distinct_names(load_model(dump))
     renumber_generated_names(model, original)
     drop_inferable_types(model)  # a session holds all declared types
-    # The file is still as the runtime wrote it. An error is raised if this file is valid, and ``model`` is not.
-    checked(model, lambda: load_model(dump), fed_like=original)
+    # Raises an error if these changes made a valid graph invalid (the file still has the graph before them), or if
+    # the inputs are not those of the original.
+    checked(model, source=lambda: load_model(dump), fed_like=original)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():
         # The runtime writes packed weights unaligned, and crashes when it maps them so.

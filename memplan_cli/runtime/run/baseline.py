@@ -128,8 +128,8 @@ class Baseline:
             session=session,
             inputs=inputs,
             collect=tuple(item for item in spec.collect if item != "graph"),
-            outputs=self.record.outputs,
-            tolerance=self.check.tolerance,
+            outputs=self.record.outputs,  # the names of the outputs that are compared
+            tolerance=self.check.tolerance,  # of differences from the saved outputs
             graph=None,
         )
 

@@ -188,12 +188,13 @@ class Prediction:
             return file
         # The file was written from the graph that the original's run executed, and values in both have the same
         # ids. So sizes and iteration counts of that run, and shapes by which ONNX Runtime plans, hold for the file.
-        executed = self.original.executed
-        variables = self._program.vars
+        source = self.original.executed
+        # Each shape replaces that of a variable, which the file may lack. Observed sizes are only looked up.
+        variables = file.program.vars
         planner_shapes = {
-            var: shape for var, shape in executed.planner_shapes.items() if var in variables
+            var: shape for var, shape in source.planner_shapes.items() if var in variables
         }
-        return replace(file, observed=executed.observed, planner_shapes=planner_shapes)
+        return replace(file, observed=source.observed, planner_shapes=planner_shapes)
 
     def optimized_graph(self) -> ExecutedGraph:
         """Return the predicted graph that ONNX Runtime's optimization makes of the file."""
@@ -222,7 +223,7 @@ class Prediction:
         return (self.optimized_choice(),)
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
-        """Return `choices`, and two further choices with optimization, each of which is to be run.
+        """Return `choices`, and up to two further choices with optimization, each of which is to be run.
 
         One is the best predicted choice without fusions that cost workspace, if the optimized graph has any. In the
         other, the optimized graph runs in the order by priority. If the model may run only with optimization or only
@@ -238,8 +239,9 @@ class Prediction:
         fusions = costly_fusions(self.original.executed.program)
         less_fused = (self._choice_without(fusions),) if fusions else ()
         # The order by priority is not predicted: it depends on node indices, which a written graph does not have.
-        # All of the arena is replaced: its first region has a size that suits the order of `optimized`.
-        settings = replace(optimized.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena)
+        settings = optimized.settings.updated(_BY_PRIORITY)
+        # `updated` has kept the size of the first region, which suits the order of `optimized` only.
+        settings = replace(settings, arena=_BY_PRIORITY.arena)
         not_predicted = Peaks(first_run_peak=None, steady_peak=None)
         by_priority = SettingsChoice(settings, not_predicted, provider=optimized.provider)
         # The first of equal costs wins. Runs with optimization are usually shorter.
@@ -273,6 +275,7 @@ class Prediction:
         run_of_original = self.baseline.unoptimized or self.baseline.record
         measured = run_of_original.workspace or {}
         workspace = {**totals_by_rule(executed.program, executed.dims), **measured}
+        # The search begins with these settings. Later runs may have other dims than those that are assumed.
         base = without_pattern_if_assumed(
             self.written.unoptimized_settings, self.baseline.binding.assumed
         )

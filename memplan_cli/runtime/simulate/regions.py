@@ -141,26 +141,25 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
     return _arena_of_several_regions(trace, best.held) or best
 
 
-def _arena_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice | None:
-    """Return an arena of two or three regions that holds less than ``held`` bytes; None if none is found.
+def _arena_of_several_regions(trace: AllocationTrace, best_held: int) -> ArenaChoice | None:
+    """Return an arena of two or three regions that holds less than the best until now (``best_held`` bytes), or None.
 
-    Totals of regions are tried in ascending order, and the first arena that two runs do not grow is returned. A later
-    total might hold up to two chunks less, because the sizes of regions are rounded up.
+    Totals of regions are tried in ascending order. The first arena whose regions suffice for two runs is returned.
     """
     first_sizes = _first_region_sizes(trace)
     candidates = (
         (total, arena)
-        for total in _totals(trace.rounded_peak, held)
+        for total in _totals(trace.rounded_peak, best_held)
         for first in first_sizes
         for arena in _several_regions(first, total)
     )
     for total, arena in islice(candidates, _trials(trace, _MAX_SEVERAL_REGIONS_TRIALS)):
         # Rounded up, the two or three regions have at most two chunks more than the total. An arena that holds
         # more after two runs has grown by a further region.
-        limit = min(total + 2 * CHUNK, held - 1)
+        limit = min(total + 2 * CHUNK, best_held - 1)
         choice = _held_by(trace, arena, limit)  # above the limit, the simulation has stopped
         if choice.held <= limit:
-            return choice
+            return choice  # arenas of larger totals rarely hold less
     return None
 
 

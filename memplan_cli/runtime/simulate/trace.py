@@ -219,9 +219,9 @@ class TraceRecorder:
 
 def _allocation_step(size: int, index: int) -> TraceStep:
     """Return the step that allocates ``size`` bytes, in chunks that hold them."""
-    return TraceStep(-(-size // CHUNK), index)
+    return TraceStep(chunks=-(-size // CHUNK), allocation=index)
 
 
 def _free_step(index: int) -> TraceStep:
     """Return the step that frees an allocation."""
-    return TraceStep(0, index)
+    return TraceStep(chunks=0, allocation=index)  # no chunks mark a free

@@ -43,21 +43,18 @@ class PreparedInputs:
     whose spec differs only in the shape, so it is a view of them.
 
     Attributes:
-        largest: the largest value of each input, in any order.
+        largest: the value of each input at its largest shape, in any order.
     """
 
     def __init__(self, requests: Iterable[Iterable[FeedSpec]]) -> None:
-        """Draw the largest value of each input, of which `feed` returns views for smaller requests.
-
-        ``requests`` are the specs of the inputs of each request.
-        """
+        """Draw each input at its largest shape. ``requests`` are the specs of the inputs of each request."""
         specs = [spec for request in requests for spec in request]
         by_size = sorted(specs, key=lambda spec: prod(spec.shape))
         # Later entries of a name replace earlier ones, so that the largest spec of each input stays.
         largest_specs = {spec.name: spec for spec in by_size}
         values = draw_all(largest_specs.values())
-        self.largest = list(values.values())
-        # The elements of each value, by its spec without the shape. A smaller value has the first of these elements.
+        self.largest = list(values.values())  # for callers, in any order
+        # Keyed without the shape: `feed` returns a smaller value as a view of the first elements of the largest.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()

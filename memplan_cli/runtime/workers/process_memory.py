@@ -367,40 +367,40 @@ class SessionMeter:
             self._heaps.append(heap)
         reset_highest()
 
-    def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
+    def result(self, arena_bytes: Sequence[int] = ()) -> ProcessBytes | None:
         """Return the bytes that the session took; None if the system does not provide them.
 
-        The bytes of node events, which a profiled session keeps in memory, are subtracted. ``held`` are the bytes of
-        the arena in each run, in order; empty without a profile.
+        The profile is subtracted, that is the growth of the heap in a run beyond the growth of the arena.
+        ``arena_bytes`` are the bytes of the arena in each run, in order; empty without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
         total = bytes_beyond(self.before, self._loaded, last, device)
         if total is None or self.before is None or not self._after_runs:
             return total
-        profile_bytes = self._resident_profile_bytes(held)  # by run; 0 without a profile
+        profile_bytes = self._resident_profile_bytes(arena_bytes)  # of each run
         sizes_and_profiles = zip(self._run_peaks, profile_bytes, strict=True)
-        peak = max(size - profile for size, profile in sizes_and_profiles)
+        peak = max(size - profile for size, profile in sizes_and_profiles) - self.before.now
         return ProcessBytes(
             load=total.load,  # there was no profile yet
-            # The first peak may be that of the load, when there was no profile: then too much has been subtracted.
-            run=max(peak - self.before.now, total.load),
+            # The highest size may be reached during the load. There is no profile then, and nothing to subtract.
+            run=max(peak, total.load),
             private=max(total.private - profile_bytes[-1], 0),  # read after the last run
             file=total.file,
             device=device,
         )
 
-    def _resident_profile_bytes(self, held: Sequence[int]) -> list[int]:
+    def _resident_profile_bytes(self, arena_bytes: Sequence[int]) -> list[int]:
         """Return by how many bytes the profile has made the process larger, at the end of each run.
 
-        The profiler keeps the events of all runs so far on the heap. ``held`` are the bytes of the arena in each run,
-        empty without a profile.
+        The profiler keeps the events of all runs so far on the heap. ``arena_bytes`` are the bytes of the arena in
+        each run, empty without a profile.
         """
         events_of_a_run = 0
         # The first two runs leave more on the heap than their events, so the events are measured from a third run on.
-        if min(len(held), len(self._heaps)) >= 3:
+        if min(len(arena_bytes), len(self._heaps)) >= 3:
             heap_growth = self._heaps[-1].used - self._heaps[-2].used
-            arena_growth = held[-1] - held[-2]
+            arena_growth = arena_bytes[-1] - arena_bytes[-2]
             events_of_a_run = max(heap_growth - arena_growth, 0)
         # The first events fill holes of the heap, which are resident anyway.
         run_counts = range(1, len(self._run_peaks) + 1)
