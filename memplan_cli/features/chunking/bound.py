@@ -101,8 +101,8 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
     bound_index = bisect_left(limits, x=True, hi=len(limits) - 1, key=is_enough)
     if bound_index == 0:
         return without_joins
-    # An op that has no way within the next smaller limit explains the bound, if one of its needs has exactly
-    # these bytes. Else any need with these bytes is returned.
+    # Several needs may have exactly the bytes of the bound. One of an op that has no way within the next smaller
+    # limit explains the bound, so these come first.
     failing_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
     op = graph.ops[failing_op]
     own_needs = [way.need for way in ways[failing_op]]

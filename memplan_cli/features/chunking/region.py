@@ -387,8 +387,8 @@ def _consumers_fit(
 ) -> bool:
     """Whether all consumers in a region slice an output along the same axis as its producer.
 
-    ``axis_map`` says how the producer slices it; None: every chunk makes it whole. Such an
-    output must have no consumer at all, as chunks would make it several times.
+    ``axis_map`` is the producer's map of the output. None: every chunk makes the whole output, so it is made
+    several times, and may have no consumer at all.
     """
     consumers = graph.consumers(var)
     if axis_map is None:

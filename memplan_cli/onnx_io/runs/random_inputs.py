@@ -212,7 +212,8 @@ class Requirements:
             seen.add((value, origin))
             for node, position in self._readers[value]:
                 requirement = self._of_operand(node, position, dims)
-                if requirement and (origin == "copy" or requirement.kind == "positive"):
+                is_kept_by_sum = requirement and requirement.kind == "positive"
+                if requirement and (origin == "copy" or is_kept_by_sum):
                     yield requirement
                 stack += _derived_values(node, position, origin)
 

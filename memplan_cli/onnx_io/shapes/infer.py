@@ -131,7 +131,7 @@ class _Inference:
         """Return a copy of a serialized model with the inferred types of its main graph's values.
 
         ONNX infers first, and `interpret` then finds the types that ONNX leaves open. Dims with names that ONNX
-        generates (``unk__0``) are unknown: nobody could bind them.
+        generates (``unk__0``) are unknown: they cannot be bound.
 
         If ONNX's inference fails, the types are those of the model, and a warning is added: such a model
         may be invalid, and is not interpreted.

@@ -111,24 +111,25 @@ def merged(first: TypeProto, second: TypeProto) -> TypeProto:
     return result
 
 
-def agrees(first: TypeProto, second: TypeProto) -> bool:
-    """Whether a value of the first type, which was inferred, may have the second, which was declared.
+def agrees(inferred: TypeProto, declared: TypeProto) -> bool:
+    """Whether one value can have both the inferred and the declared type.
 
-    False if element types or ranks differ, or if the second has a number for a dim of which the first has
-    another number or a name. A name in the second may stand for any dim.
+    False if element types or ranks differ, or if a dim is declared as a number, and inferred as another number
+    or a name. A declared name may stand for any dim.
     """
-    tensor, other = _tensor(first), _tensor(second)
-    if tensor is None or other is None:
-        cases = first.WhichOneof("value"), second.WhichOneof("value")
-        return None in cases or cases[0] == cases[1]
-    if tensor.elem_type and other.elem_type and tensor.elem_type != other.elem_type:
+    tensor, declared_tensor = _tensor(inferred), _tensor(declared)
+    if tensor is None or declared_tensor is None:
+        kinds = inferred.WhichOneof("value"), declared.WhichOneof("value")
+        return None in kinds or kinds[0] == kinds[1]
+    elem_types = {tensor.elem_type, declared_tensor.elem_type} - {0}  # 0: unknown
+    shape, declared_shape = shape_in(inferred), shape_in(declared)
+    if len(elem_types) > 1:
         return False
-    shape, other_shape = shape_in(first), shape_in(second)
-    if shape is None or other_shape is None:
+    if shape is None or declared_shape is None:
         return True
-    return len(shape) == len(other_shape) and all(
-        a is None or b is None or isinstance(b, str) or a == b
-        for a, b in zip(shape, other_shape, strict=True)
+    return len(shape) == len(declared_shape) and all(
+        dim is None or declared_dim in (None, dim) or isinstance(declared_dim, str)
+        for dim, declared_dim in zip(shape, declared_shape, strict=True)
     )
 
 

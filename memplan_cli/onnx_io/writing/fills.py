@@ -102,7 +102,7 @@ def _has_room(
 def _in_place_consumers(
     graph: GraphProto, constants: Mapping[str, TensorProto]
 ) -> dict[str, list[NodeProto]]:
-    """Return the consumers of each constant, if all of them could write their result over it, were it no constant.
+    """Return the consumers of each constant, if the operators of all of them can overwrite the operand.
 
     A constant with another consumer, such as a subgraph or the graph's output, is left out. A node occurs once for
     each input at which it reads the constant.

@@ -226,7 +226,8 @@ def _slice_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis; none if `_starts_and_steps` does not give the sliced ones.
 
     Element ``i`` of the result is element ``start + i * step`` of the data. So elements ``a..b`` read
-    ``start + a * step .. start + (b - 1) * step + 1``, half-open.
+    ``start + a * step .. start + (b - 1) * step + 1``, half-open. An `AxisMap` with this step gives
+    ``a * step - halo_before .. b * step + halo_after``.
     """
     starts_and_steps = _starts_and_steps(node)
     if starts_and_steps is None:
@@ -323,11 +324,12 @@ def _pad_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
 def _gather_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along axes of the indices, and along axes of the data but the gathered one.
 
-    Along an axis of the indices, the data stays whole, and the reverse. In the output, all axes of the indices stand in place of the gathered axis of the data.
+    Along an axis of the indices, the data stays whole, and the reverse. In the output, the axes of the indices
+    stand in place of the gathered axis of the data.
     """
     data, indices = node.data_shape, node.required_shape(_INDICES)
     gathered = node.int_attribute("axis", 0) % len(data)
-    shift = len(indices) - 1
+    shift = len(indices) - 1  # of the data's axes behind the gathered one
     by_index = (
         node.split(dim, {_INDICES: AxisMap(axis)}, {0: AxisMap(gathered + axis)})
         for axis, dim in enumerate(indices)

@@ -230,16 +230,16 @@ def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
 def _layout_change_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of a ReorderInput or ReorderOutput.
 
-    ReorderInput changes to the blocked channel layout, ReorderOutput back to the plain one. The splits
-    are along every axis but the channels. With ``channels_last`` the plain layout is NHWC, so
-    its spatial axes come one earlier.
+    ReorderInput changes to the blocked channel layout, ReorderOutput back to the plain one: NCHW, or NHWC with
+    ``channels_last``. The splits are along every axis but the channels.
     """
     output = node.output_shape
     is_channels_last = bool(node.int_attribute("channels_last", 0))
     to_blocked = node.op.type == "ReorderInput"
     splits = []
     for blocked_axis in (0, *range(2, len(output))):
-        plain_axis = blocked_axis - 1 if is_channels_last and blocked_axis else blocked_axis
+        is_moved = is_channels_last and blocked_axis > 0  # a spatial axis, not the samples
+        plain_axis = blocked_axis - 1 if is_moved else blocked_axis
         data_axis, output_axis = (
             (plain_axis, blocked_axis) if to_blocked else (blocked_axis, plain_axis)
         )

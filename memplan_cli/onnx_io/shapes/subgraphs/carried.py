@@ -81,9 +81,10 @@ def _widened_state(
         declared: The type that the subgraph declares for its input.
     """
     if shape_in(after) is None and is_complete(declared):
-        return before  # what the subgraph returns is unknown, so nothing speaks against the declared type
+        return before  # an unknown returned shape does not contradict the declared type
     unchanged_dims = widened(before, after)  # others are unknown
-    return merged(unchanged_dims, _without_initial_dims(initial, declared))
+    declared_for_all_iterations = _without_initial_dims(initial, declared)
+    return merged(unchanged_dims, declared_for_all_iterations)
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:

@@ -221,6 +221,7 @@ def _never_run_branch(node: NodeProto, outer: OuterGraph) -> str:
             outer.constant_scalar(name) for name in node.input[:2] if name
         ]
         ((attribute, _),) = subgraphs(node)
+        # A false condition is equal to 0.
         return attribute if 0 in trip_count_and_condition else ""
     return ""
 
