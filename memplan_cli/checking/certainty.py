@@ -64,13 +64,12 @@ def _tensor_certainty(planned: PlannedModel) -> str:
 def _interface_certainty(
     planned: PlannedModel, values: Iterable[Value], recorded: str | None
 ) -> str:
-    """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is.
+    """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is, if the report has the sum.
 
-    ``recorded`` is the certainty of this sum in the plan's report.
+    ``recorded`` is the sum's certainty in the report.
     """
     types = [planned.type_of(value) for value in values]
-    # A value of dtype "unknown" is in the sum if a run observed its bytes. Else there is no sum, and the caller
-    # replaces the result by `UNKNOWN`.
+    # The report has a sum with a value of dtype "unknown" only if a run observed the value's bytes.
     if any(dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types):
         return PARTIAL  # strings and sequences are not in the sum
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):

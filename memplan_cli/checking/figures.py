@@ -364,6 +364,7 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
         inputs=_total_bytes(planned, main.inputs),
         outputs=_total_bytes(planned, outputs),
         donated=_total_bytes(planned, donated) or {},  # a report has 0 if they are unknown
+        # ``first``, the tick of the first use, is the tick at which an output is written.
         separate_outputs=tuple((v.first, _total_bytes(planned, [v])) for v in separate),
     )
 

@@ -343,9 +343,7 @@ def _total(memory: Memory, donated: int) -> int | None:
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
     """Compare the report's peak, that is the step with the most live bytes, and the tensors live at this step.
 
-    A plan of level 2 has an offset for each tensor, or slots, which are reused whole, if these need fewer bytes. With
-    slots the report still has the peak of the offsets, which are not in the plan. Then only the sum of the bytes of
-    the peak's tensors is compared.
+    If the plan does not determine the peak, only the sum of the bytes of these tensors is compared.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
@@ -353,7 +351,9 @@ def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Compariso
         yield Comparison("the peak of bytes that are not known", peak, None)
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
-    else:  # slots in place of offsets
+    else:
+        # The peak is that of tensors at offsets, and the plan has slots instead. The report is compared with itself:
+        # the tensors at its peak must have the bytes of its live peak.
         sum_of_tensors = 0 if peak is None else sum(size for _, size in peak.tensors)
         name = "the bytes of the tensors at the peak"
         yield Comparison(name, sum_of_tensors, memory.live_peak)

@@ -51,6 +51,15 @@ def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) 
     assert told.value.hint == "--dim batch=1 makes them known"
 
 
+def test_dims_of_symbolic_sizes_are_offered_for_binding_if_a_run_is_allowed_too(
+    tmp_path: Path,
+) -> None:
+    plan = api.plan(write(tmp_path / "m.onnx", MADE_UP), Settings())
+    with pytest.raises(PlanError) as told:
+        require_fixed_sizes(plan)
+    assert told.value.hint == "--dim batch=1 makes them known"
+
+
 def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", BY_DATA)
     plan = api.plan(path, Settings(run=False))

@@ -205,9 +205,9 @@ class _Step:
         return least
 
     def _coefficients(self, dual: Dual, tensors: Sequence[str]) -> Mapping[int, int]:
-        """Return the coefficients that a dual gives to groups: the bytes that a group adds if it runs before the step.
+        """Return the bytes that each group adds to a lower bound of the step's bytes by running before the step.
 
-        Shares of the dual refer to ``tensors`` by index.
+        ``dual`` has shares of the bytes of ``tensors``, by index, and multiples of order constraints.
 
         Raises:
             ProofError: a share, a pair of groups or a multiple of the dual is wrong.
@@ -219,7 +219,6 @@ class _Step:
             coefficients[reader] -= share
         groups = self.graph.groups
         for first, second, multiple in dual.holds:
-            # A multiple below 0 would raise the sum above the bytes that the step needs.
             require(
                 multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
             )
@@ -227,9 +226,9 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # The sum falls in orders that run ``first`` before the step and ``second`` after it, and is the same in all
-            # others: none runs ``second`` before the step and ``first`` after it. So the step needs the new sum too.
-            # For example, 6 and -6 become 0 and 0, and `least_bytes` adds 0 instead of -6.
+            # The bound stays valid: it is lower in orders with ``first`` alone before the step, and the same in all others.
+            # ``second`` is never there alone. But for coefficients 6 and -6 `least_bytes` adds 0 and -6, the worst case of
+            # each group, as if ``second`` were there alone. A multiple of 6 makes both coefficients 0.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients
@@ -269,27 +268,28 @@ class _Step:
         return certain
 
     def _shareable_bytes(self, tensor: str) -> int:
-        """Return the bytes that the step needs for a tensor in some orders only: its shares may have no more together.
+        """Return the largest sum that the shares of a tensor may have: its bytes that the step needs in some orders only.
 
         Raises:
-            ProofError: the step needs the bytes in every order, so `_certain_bytes` includes them already.
+            ProofError: `_certain_bytes` counts the tensor already, because the step needs its bytes in every order.
         """
         if tensor == self.replaced:
-            # The step saves these bytes if its output overwrites the tensor. It needs them if another reader of the
-            # tensor runs later, in some orders or in all.
-            bytes_in_some_orders = self.graph.groups[self.group].saved_bytes
-            is_certain = self._is_read_later(tensor)
+            # The group of the step saves these bytes in orders in which it overwrites the tensor. In orders in which
+            # another group reads the tensor later, it cannot.
+            limit = self.graph.groups[self.group].saved_bytes
+            is_counted = self._is_read_later(tensor)
         else:
-            bytes_in_some_orders = self.graph.sizes[tensor]
-            is_certain = self._is_surely_live(tensor)
+            limit = self.graph.sizes[tensor]
+            is_counted = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
-        require(not is_certain, f"{name} has a share, but is counted already")
-        return bytes_in_some_orders
+        require(not is_counted, f"{name} has a share, but is counted already")
+        return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
         """Check that a tensor, once produced, stays live until the group ``reader`` runs.
 
-        Then a *share*, a part of the tensor's bytes, may count as live until ``reader`` runs.
+        The group of the step, ``self.group``, need not read the tensor: a group that reads the tensor later keeps it
+        live too. Any other ``reader`` must read the tensor.
 
         Raises:
             ProofError: with the reason.
@@ -302,15 +302,13 @@ class _Step:
         if tensor == self.replaced:
             # ``self.group`` may write over the tensor, so it does not keep the tensor live.
             readers = readers - {self.group}
-        if reader != self.group:
+        if reader == self.group:
+            # One reader that runs at the step or later in every order is enough.
+            is_live_until_step = any(map(self._is_never_before, readers))
+            require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")
+        else:
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
-            )
-        else:
-            # The tensor is live at the step of ``self.group`` if one of its readers runs there or later in every order.
-            require(
-                any(map(self._is_never_before, readers)),
-                f"{name} has a share for {reader}, but may have ended",
             )
 
     def _producer(self, tensor: str) -> int:

@@ -288,9 +288,8 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
 def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
     """Fuse pairs of groups of a graph, one after the other: ``into`` becomes the fused group. The graph is changed.
 
-    By the rule of the fusion, *late* or *early*, ``node`` can move to just before or just after ``into`` in any order,
-    and the peak does not rise. The fused group gets its ``need``, that is the bytes that it allocates, and
-    ``replaceable``, the tensors over which it may write its output.
+    In any order ``node`` can move to just before ``into`` (rule *late*) or to just after it (rule *early*), and the
+    peak does not rise. The step of ``into`` is then the higher one, and becomes the step of the fused group.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -301,18 +300,19 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         require(into in graph.groups, f"{title}: there is no group {into}")
         require(node != into, f"{title}: it is one group")
         group, target = graph.groups[node], graph.groups[into]
-        # Tensors that only these two groups use.
+        # Tensors that one of the two groups produces and the other alone reads: users are the producer and all readers.
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
         if rule == "late":
             _check_late_rule(graph, node, into, title)
-            target.need += graph.produced_bytes(node)  # live when ``into`` runs
+            target.need += graph.produced_bytes(node)  # live at the step of ``into``
             if target.replaceable & inner_tensors:
-                # ``into`` can now write its output over an inner tensor in any order: the saving is certain.
+                # ``into`` can write its output over an inner tensor in any order: the saving is certain.
                 target.need -= target.saved_bytes
                 target.replaceable = set()
         else:  # "early": certificates with other rules cannot be read
             _check_early_rule(graph, node, into, inner_tensors, title)
-            # Tensors that ``node`` uses do not end at ``into``, which can therefore not write over them.
+            # ``target.need`` stays, because the step of ``node`` needs no more. A tensor that ``node`` reads does not end
+            # at the step of ``into``, which can therefore not write its output over the tensor.
             target.replaceable = target.replaceable - group.used
         _merge_groups(graph, node, into, inner_tensors)
 
@@ -341,25 +341,24 @@ def _check_early_rule(
 ) -> None:
     """Check the rule *early*: in any order ``node`` can move to just after ``into``, and the peak does not rise.
 
-    ``inner_tensors`` are those that ``into`` produces for ``node`` alone. The ``need`` of a group is the bytes that it
-    allocates. ``title`` names the fusion in errors.
+    ``inner_tensors`` are those that ``into`` produces for ``node`` alone. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: with the reason.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # The step of ``into`` must be the higher one. These are bytes beyond those live before both steps. Say ``into``
-    # allocates 9, of which 4 stay live for ``node``, and ``node`` allocates 4: 9 at ``into``, 4 + 4 at ``node``.
+    # Bytes of both steps beyond those live before ``into``. A tensor that ``into`` overwrites is gone at both steps, so
+    # this saving is left out. Say ``into`` allocates 9 and leaves 4 of them, and ``node`` allocates 4: 9 and 4 + 4.
+    bytes_at_into = target.need
     bytes_at_node = graph.produced_bytes(into) + group.need
-    if group.replaceable & inner_tensors:
-        # ``node`` writes its output over an inner tensor, which ends here in any order. Other tensors may end later.
+    if group.replaceable & inner_tensors:  # ``node`` can overwrite one of these in any order
         bytes_at_node -= group.saved_bytes
-    # If ``into`` writes its output over a tensor, the tensor ends at ``into``: both steps need less by its bytes.
-    require(bytes_at_node <= target.need, f"{title}: its step needs more")
-    # Steps that now run after ``node`` have its outputs live in place of the inner tensors.
+    require(bytes_at_node <= bytes_at_into, f"{title}: its step needs more")
+    # Steps between the new and the old place of ``node`` have its outputs live in place of the inner tensors.
+    output_bytes = graph.produced_bytes(node)
     inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
-    require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
+    require(output_bytes <= inner_bytes, f"{title}: it leaves more live")
 
 
 def _merge_groups(graph: GroupGraph, node: int, into: int, inner_tensors: set[str]) -> None:

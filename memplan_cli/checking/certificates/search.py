@@ -34,9 +34,9 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check by an exhausted search that every order of the groups has a step of ``bound`` bytes or more.
 
-    A state is the set of groups that have not run yet. A move runs one group (``move.nodes``), then *free* groups, and
-    leads to the state ``move.to``. A free group leaves no more bytes live than before it, so any order below the bound
-    can run it at once. ``states`` has the moves of every state that can be reached below the bound.
+    A state is the set of groups that have not run yet; ``states`` has the moves of each state reached below the bound.
+    A move runs one group (``move.nodes``), then *free* groups, and leads to a later state, ``states[move.to]``. A free
+    group leaves no more bytes live than before it, so any order below the bound can run it at once.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run below the bound.
@@ -55,7 +55,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         )
         results = [simulator.run_move(state, move, title) for move in moves]
         if index == 0:
-            # Nothing has run. One move is complete: it runs free groups alone, with which any order can begin.
+            # Any order can begin with the groups that are free at the start. The move that runs these is enough.
             require(
                 len(moves) == 1 and not moves[0].nodes,
                 "the search does not begin with one move without nodes",

@@ -311,7 +311,7 @@ def metrics_to_check(
         return rules.metrics
     if earlier is not None and earlier.checked:
         return earlier.checked
-    # The default metrics are listed if they are known: a process cannot always be predicted.
+    # Only default metrics that the snapshot has: ``process.total`` needs a run or a prediction of the process.
     return tuple(name for name in DEFAULT_METRICS if name in snapshot.metrics)
 
 

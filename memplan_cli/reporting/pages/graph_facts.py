@@ -57,8 +57,9 @@ class GraphFacts:
         """
         if _JOIN.search(node):  # it joins chunks, and is not in the model
             return "Concat"
-        copied_node, chunked_node = _COPY.sub("", node), _source(node)
-        for label in (node, copied_node, chunked_node):
+        without_copy_mark = _COPY.sub("", node)
+        without_chunk_mark = _source(node)  # ``x``, also for ``x__chunk3__recompute``
+        for label in (node, without_copy_mark, without_chunk_mark):
             if label in self.types:
                 return self.types[label]
         return ""
