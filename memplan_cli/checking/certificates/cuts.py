@@ -226,9 +226,9 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # The bound stays valid: it is lower in orders with ``first`` alone before the step, and the same in all others.
-            # ``second`` is never there alone. But for coefficients 6 and -6 `least_bytes` adds 0 and -6, the worst case of
-            # each group, as if ``second`` were there alone. A multiple of 6 makes both coefficients 0.
+            # The bound stays valid: it falls in orders with only ``first`` before the step, and is the same in all others,
+            # because no order has only ``second`` there. The gain: for 6 and -6 `least_bytes` adds 0 and -6, as if only
+            # ``second`` were there. A multiple of 6 makes both coefficients 0.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients

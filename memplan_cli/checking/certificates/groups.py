@@ -304,9 +304,10 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
         if rule == "late":
             _check_late_rule(graph, node, into, title)
-            target.need += graph.produced_bytes(node)  # live at the step of ``into``
+            # ``need``, the bytes that the step allocates, now includes the outputs of ``node``.
+            target.need += graph.produced_bytes(node)
             if target.replaceable & inner_tensors:
-                # ``into`` can write its output over an inner tensor in any order: the saving is certain.
+                # ``into`` can write its output over an inner tensor in any order: the saving is certain, and counted here.
                 target.need -= target.saved_bytes
                 target.replaceable = set()
         else:  # "early": certificates with other rules cannot be read
@@ -320,7 +321,7 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
 def _check_late_rule(graph: GroupGraph, node: int, into: int, title: str) -> None:
     """Check the rule *late*: in any order ``node`` can move to just before ``into``, and the peak does not rise.
 
-    The ``need`` of a group is the bytes that it allocates. ``title`` names the fusion in errors.
+    ``title`` names the fusion in errors.
 
     Raises:
         ProofError: with the reason.
@@ -329,11 +330,11 @@ def _check_late_rule(graph: GroupGraph, node: int, into: int, title: str) -> Non
     require(group.successors == {into}, f"{title}: other groups wait for it too")
     # Steps that now run before ``node`` hold no more bytes: its outputs are missing, and no tensor would end at it.
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    # The step of ``into`` must be the higher one. These are bytes beyond those live before both steps. Say ``node``
-    # allocates 4 for ``into``, which allocates 3: 4 at ``node``, 4 + 3 at ``into``. In orders in which ``into`` writes
-    # its output over a tensor, its step needs less, and the rule must hold in these too.
+    # Bytes of both steps beyond those live before ``node``. Say ``node`` allocates 4 for ``into``, which allocates 3:
+    # 4 and 4 + 3. ``into`` needs less in orders in which it overwrites a tensor, and the rule must hold in these too.
+    bytes_at_node = group.need
     bytes_at_into = graph.produced_bytes(node) + target.need - graph.possible_saving(into)
-    require(group.need <= bytes_at_into, f"{title}: its step needs more")
+    require(bytes_at_node <= bytes_at_into, f"{title}: its step needs more")
 
 
 def _check_early_rule(
