@@ -142,22 +142,18 @@ def _optimize_file(
     progress: Progress,
     profiles: Profiles | None,
 ) -> Optimized:
-    """Find values for the free dims of a model, and write its best candidate.
-
-    Without a check, `resolve_sizes` finds the values, in runs of the model if runs are allowed. With a check, the
-    values that `resolve_sizes` would try first are assumed. Only if the original does not run at these values,
-    other values are tried, and candidates are planned again. Dims with bounds get the largest value within them.
-    """
+    """Find values for the free dims of a model, and write its best candidate; without a check, the first one."""
     from memplan_cli.api.models.resolve_sizes import resolve_first_sizes, resolve_sizes
 
     settings = bind(file.model, settings)
     if profiles:
         settings = with_bounds_of(settings, profiles)
     progress("reading")
-    if check is None:
+    if check is None:  # candidates are not run, so none can be found better
         sizes = resolve_sizes(file.lazy, file.path, settings)
         request = OptimizeRequest(file, sizes, targets, check, progress, profiles)
         return _write_first_candidate(request)
+    # The sizes that `resolve_sizes` would try first. The check runs the original anyway, and so tries them.
     first_sizes = resolve_first_sizes(file.lazy, file.path, settings)
     request = OptimizeRequest(file, first_sizes, targets, check, progress, profiles)
     try:
@@ -165,7 +161,7 @@ def _optimize_file(
     except SizesRefusedError:
         progress("trying sizes: the model does not run at the first ones")
     if settings.bounds and not profiles:
-        # Finds numbers for all dims, those with bounds included: smaller numbers within them may run.
+        # A dim with bounds had the largest number within them: a smaller one may run.
         settings = with_size_that_runs(file, settings, check.timeout)
     # Tries numbers for the dims that have none. Values of profiles stay: the model has to run with them.
     sizes_that_run = resolve_sizes(file.lazy, file.path, settings)

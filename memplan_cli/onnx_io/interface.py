@@ -183,15 +183,15 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> str:
     """Return the text of an input's dim such that a parser of expressions reads it right.
 
-    A name with special characters is quoted: ``sequence-length`` would be a difference. An expression
-    (``past+sequence``) is returned as it is.
+    A name with special characters gets backquotes: ``sequence-length`` would be a difference. A plain name or an
+    expression (``past+sequence``) is returned as it is.
 
     Args:
         text: A dim of an input that is no number.
         symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them: ``past`` and
-            ``sequence`` for ``past+sequence``, the whole text for ``sequence-length``.
+            ``sequence`` for ``past+sequence``, only the name for ``sequence-length``.
     """
-    name = as_name(text)
+    name = as_name(text)  # ``min (a, b)`` if the text could be a call
     is_name = symbols_by_text[text] == {name}
     return quote_name(name) if is_name else text
 

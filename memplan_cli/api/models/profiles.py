@@ -154,17 +154,19 @@ def _arenas_in_bytes(plan: Plan) -> frozenset[int]:
 def _exact_bytes(
     tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return the bytes that a tensor of the common plan has at ``dims``; None if they depend on further dims.
+    """Return the bytes that a tensor of the common plan has at ``dims``; None if these dims do not decide them.
 
     ``exact`` is the plan for these dims alone, and ``program`` is that of the common plan.
     """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
-        return placement.bytes if placement.arena in _arenas_in_bytes(exact) else None
+        # Else the arena is in multiples of a further dim, such as ``batch``.
+        is_in_bytes = placement.arena in _arenas_in_bytes(exact)
+        return placement.bytes if is_in_bytes else None
     # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]
     if var.shape is None:
-        return None
+        return None  # no shape to calculate the bytes from
     shape = tuple(bind_dim(dim, dims) for dim in var.shape)
     size = size_of(shape, var.dtype)
     return None if size is None or size.symbols else size.coefficient

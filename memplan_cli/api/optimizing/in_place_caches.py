@@ -137,10 +137,11 @@ def _write_first_that_decodes(
     """Plan, write and run attempts in turn; publish the first that decodes as the original did.
 
     If no attempt does, nothing is written, and the result has the plan of the first attempt. ``decoding`` is
-    the result of ``original_loop``, in which the original was decoded before.
+    the result of ``original_loop``, in which the original was decoded before. ``reference`` names the settings of
+    that loop: ``defaults`` are those of ONNX Runtime, ``unoptimized`` are without graph optimization.
 
     Raises:
-        RuntimeUnavailableError: the original does not run under the defaults.
+        RuntimeUnavailableError: ``reference`` is ``unoptimized``, and the original runs only so.
     """
     # The written model is decoded under these settings, which its report recommends.
     written_settings = _SESSION.updated(original_loop.settings)
@@ -157,7 +158,7 @@ def _write_first_that_decodes(
                     decoding,
                     original_loop,
                     written_settings,
-                    reference,  # if not "defaults", the original is also decoded under the defaults
+                    reference,  # "unoptimized": an attempt that passes is also compared under the defaults
                 )
             verdict = replace(verdict, notes=(*verdict.notes, *attempt.notes))
             plan = plan.with_report(replace(plan.report, validation=verdict))

@@ -436,13 +436,13 @@ def _call_of(node: ast.expr, tree: _Tree) -> Call:
 def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     """Return the dividend and the divisor of the argument of floor or ceiling.
 
-    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. Inside a sum, ``W/k`` is an integer
-    division (`_arithmetic`): ``W/k + 1`` gives ``floor(W/k) + 1`` and 1, also as the argument of ceiling.
+    ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2.
     """
     match node:
-        # Not `_rational(node)`, which floors a quotient of dims.
+        # The argument is a quotient. `_rational` would floor it, but ``ceiling(W/k)`` rounds up.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _over_common_divisor(_rational(left, tree), _rational(right, tree))
+    # Quotients of dims inside the argument are floored: ``W/k + 1`` gives ``floor(W/k) + 1`` and 1.
     value = _rational(node, tree)
     constant_divisor: Polynomial = {(): value.divisor}
     return value.numerator, constant_divisor

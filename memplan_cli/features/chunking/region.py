@@ -103,6 +103,7 @@ def growth_series(
         seed_map = graph.output_map(producer, split, seed)
         if seed_map is not None and seed_map.axis == axis:
             splits = {producer: split}
+            # False if an output that each chunk would make whole is read: chunks would make it several times.
             if _outputs_fit(graph, splits, producer, split):
                 first = Region(splits, *boundary(graph, splits), seed, axis)
                 yield list(_grow(graph, first, may_grow))
@@ -114,7 +115,7 @@ def _grow(
     """Yield a region, then with one op more each time.
 
     Each step adds the op that leaves the fewest bytes in the boundary, the region's inputs and outputs.
-    Growth ends when no op fits, when ``may_grow`` returns False for the number of visited ops, or after
+    Growth ends when no op fits, when ``may_grow`` returns False for the visits of a step, or after
     `_MAX_USELESS_VISITS` visits that did not lower the bytes of all whole tensors (`whole_bytes`).
     """
     fewest_bytes, useless_visits = maxsize, 0
@@ -122,7 +123,7 @@ def _grow(
         stage = GrowthStage(region, whole_bytes(graph, region))
         yield stage
         best_extension = min(_extensions(graph, region), default=None)
-        # Each op of the region is visited for the boundary, and for the readers outside.
+        # `_extensions` has visited each op of the region twice: for the boundary, and for the readers outside.
         visits = 2 * len(region.splits)
         if not may_grow(visits) or best_extension is None:
             return

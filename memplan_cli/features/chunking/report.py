@@ -54,12 +54,14 @@ def _summary_line(chunks: ChunkingSummary) -> str:
             f"{abs(chunks.nodes)} {more_or_fewer} nodes, {100 * chunks.flops_increase:.1f}% more work"
         )
     # The curve has the program without chunks, then those with chunks that have a lower live peak.
-    reason = "no program with chunks was found that has a lower live peak"
-    if chunks.budget is None and len(chunks.curve) > 1:
-        reason = "programs with chunks have a lower live peak, but need more memory in a process, or more work"
-    elif chunks.budget is not None and chunks.met and chunks.curve:
+    if chunks.budget is not None and chunks.met and chunks.curve:
         needed = format_size(chunks.curve[0].peak)
         reason = f"without chunks the model needs {needed}, which is within the budget"
+    elif len(chunks.curve) > 1:
+        # There is no budget: if a budget is not met, the program with the lowest live peak is planned.
+        reason = "programs with chunks have a lower live peak, but need more memory in a process, or more work"
+    else:
+        reason = "no program with chunks was found that has a lower live peak"
     return f"No region is computed in chunks: {reason}"
 
 

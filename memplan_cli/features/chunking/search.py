@@ -277,20 +277,19 @@ class Search:
     def _step(self, state: State) -> State | None:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
-        A region is added or gets more chunks, and equal layers are changed with it. The next state has a lower
-        height: fewer bytes at the peak or, for equal bytes, fewer ops that reach them.
+        A region is added or gets more chunks, and equal layers are changed with it. The next state has fewer bytes
+        at the peak or, for equal bytes, fewer ops that reach them.
         """
         for trial in self._promising_trials(state):
-            # A trial is measured without the other regions, so the whole program is written and
-            # measured before it is taken.
+            # A trial was measured without the other regions. Now the whole program is.
             next_state = self.with_measured_choices(trial.choices)
             # Without this, two overlapping regions that lower one op each would replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # Other ops may have lowered the height. The changed region, which is the last choice, and
-            # the former peak op must be below the peak too.
-            former_peak = next_state.op_peak(state.peak_op)
-            if max(next_state.region_peak(-1), former_peak) >= state.peak:
+            # The height may be lower only because other ops no longer reach the peak.
+            former_peak_op = next_state.op_peak(state.peak_op)  # 0 if chunks replace the op
+            changed_region = next_state.region_peak(-1)  # that of the last choice
+            if max(former_peak_op, changed_region) >= state.peak:
                 continue
             return self._with_equal_layers(next_state)
         return None

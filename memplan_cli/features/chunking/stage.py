@@ -164,19 +164,20 @@ def descend(
 
 
 def _merged(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Merge choices that cut the chunks of an earlier stage alike, into one choice for the report.
+    """Merge choices that cut the chunks of one region alike, into one choice for the report.
 
-    The program ``graph`` has these chunks. If the 16 chunks of a region are all cut again, there are 16 choices
-    with the same original nodes (`Op.source`), axis and count. The merged choice has the region of the first
-    chunk, the most live bytes of all 16, and the sum of their work.
+    In ``graph``, a region may already be in 16 chunks. If each of these is cut again, there are 16 choices with
+    the same nodes of the model, axis and count.
     """
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
         region = choice.region
+        # The model's nodes: ops of different chunks have the same.
         sources = tuple(graph.ops[index].source for index in sorted(region.splits))
         groups.setdefault((sources, region.axis, choice.count), []).append(choice)
     for group in groups.values():
         first = min(group, key=lambda choice: min(choice.region.splits))
+        # Live bytes do not add up, as one chunk runs after the other.
         yield replace(
             first,
             before=max(choice.before for choice in group),

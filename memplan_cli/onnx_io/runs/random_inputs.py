@@ -305,9 +305,11 @@ def _derived_values(
 ) -> Iterator[tuple[str, _Origin]]:
     """Yield the values that a node derives from its input ``position``, and how each depends on the model input.
 
-    ``origin`` is how the node's input depends on the model input (`_Origin`). The same holds for copies, such as
-    the result of a Reshape or an input of the node's subgraph. Results of an Add and the like get "sign": the
-    other operands are taken to be positive. Results of other operators are left out.
+    ``origin`` is how the node's input depends on the model input (`_Origin`).
+
+    - A copy, such as the result of a Reshape, has the same ``origin``.
+    - A result of an Add and the like has "sign": the other operands are taken to be positive.
+    - The input of a subgraph that is the node's input has the same ``origin``.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # The other input of a Min is mostly a constant that no value exceeds: the result counts as a copy.
@@ -316,8 +318,8 @@ def _derived_values(
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body, at least in the first iteration. But
-    # input 0 of a Loop is the number of iterations, and input 0 of its body counts them: it has the same limit.
+    # Input i of a Loop, or of a Scan since opset 9, is input i of its body, at least in the first iteration. But
+    # input 0 of a Loop is the trip count, and that of its body counts up to it. So both have the same limit.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin

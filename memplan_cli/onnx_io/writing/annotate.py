@@ -209,21 +209,19 @@ def _annotated_nodes(graph: GraphProto, program: Program, notes: PlanNotes) -> I
 def _annotate_bodies(
     node: NodeProto, op: Op, remaining_steps: Iterator[Step], notes: PlanNotes
 ) -> None:
-    """Add notes to the nodes and values of a node's subgraphs, in place.
-
-    Takes the steps of their nodes from ``remaining_steps``. Notes are encoded: merging their bytes adds them.
-    """
+    """Add notes to nodes and values of a node's subgraphs, in place; take their steps from ``remaining_steps``."""
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
         memory_texts = notes.memory_texts(block)
         for inner in graph.node:
             step = next(remaining_steps)
             _annotate_bodies(inner, step.op, remaining_steps, notes)
             text = _memory_text(inner, memory_texts)
+            # Notes are encoded metadata entries. Merging appends them to the entries of the message.
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
         value_notes = ValueNotes(notes, block.path)
         for value in (*graph.input, *graph.output):
-            value.MergeFromString(value_notes.take_placement(value.name))
-        # The declared values again with their notes, then values without a declaration.
+            value.MergeFromString(value_notes.take_placement(value.name))  # each is taken once
+        # The value_info again, with the placements that are left, and new value_info for placements without one.
         values = b"".join(map(_value_info_field, value_notes.annotated(graph.value_info)))
         del graph.value_info[:]
         graph.MergeFromString(values)

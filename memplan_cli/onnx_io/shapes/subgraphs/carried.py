@@ -70,9 +70,8 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    Dims that are equal before and after the iteration stay; any other dim is the declared one. But a declared
-    number that the initial value has too may be that of the first iteration only. So before ``[1]``, after
-    ``[2]``, initial and declared ``[1]`` give ``[?]``.
+    A dim that the iteration changes becomes the declared one, or unknown if the declared number is only the initial
+    one: before ``[1]``, after ``[2]``, initial and declared ``[1]`` give ``[?]``.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.
@@ -82,16 +81,14 @@ def _widened_state(
     """
     if shape_in(after) is None and is_complete(declared):
         return before  # an unknown returned shape does not contradict the declared type
-    unchanged_dims = widened(before, after)  # others are unknown
+    unchanged_dims = widened(before, after)  # others are unknown, and filled in
+    # Exporters declare the numbers of the first iteration. Such a number may be wrong in the second one.
     declared_for_all_iterations = _without_initial_dims(initial, declared)
     return merged(unchanged_dims, declared_for_all_iterations)
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:
-    """Return the type that a carried value is declared with, without the numbers of its initial value.
-
-    Such a number may hold in the first iteration only: exporters record the shapes of that one.
-    """
+    """Return the type that a carried value is declared with, without the numbers of its initial value."""
     initial_shape, declared_shape = shape_in(initial), shape_in(declared)
     if initial_shape is None or declared_shape is None:
         return declared

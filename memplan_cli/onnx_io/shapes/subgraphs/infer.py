@@ -43,16 +43,17 @@ _MAX_TRIP_COUNT = 1 << 20
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
     """Return a copy of a model with inferred types, those in subgraphs at any depth included.
 
-    ``infer`` infers one level; known types are kept. Types that `_MAX_ROUNDS` rounds do not reach stay unknown.
+    ``infer`` infers one level and keeps known types. Types that `_MAX_ROUNDS` rounds do not reach stay unknown.
     """
     given = deepcopy(model)
     for _ in range(_MAX_ROUNDS):
         inferred = infer(given)
-        # Types of outputs of If, Loop and Scan that were unknown or wrong. This also changes ``inferred``.
-        found_types = _infer_subgraphs(given, inferred, infer)
-        if not found_types:
+        # Writes the types in subgraphs into ``inferred``. From these types follow those of the outputs of If,
+        # Loop and Scan, which are replaced if `infer` found wrong ones.
+        new_output_types = _infer_subgraphs(given, inferred, infer)
+        if not new_output_types:
             break
-        declare(given.graph, found_types)  # for the consumers, in the next round
+        declare(given.graph, new_output_types)  # for the consumers, in the next round
     return inferred
 
 
