@@ -134,8 +134,8 @@ def _upper_bound_of_term(
     has_call = any(parse_call(atom) is not None for atom in unbounded_atoms)
     if has_call and low != high:
         return None
-    unbounded_factors = [{(atom,): 1} for atom in unbounded_atoms]  # each atom as a polynomial
-    return multiply_polynomials(unbounded_factors, high)
+    atom_polynomials: list[Polynomial] = [{(atom,): 1} for atom in unbounded_atoms]
+    return multiply_polynomials(atom_polynomials, high)
 
 
 def _range_of_atom(atom: str, bounds: Bounds) -> Interval:

@@ -298,8 +298,7 @@ class _Tree:
     """The syntax tree of a dim's text.
 
     Attributes:
-        top: the root; its names are placeholders ``_0``, ``_1``, ... for names that Python cannot
-            parse.
+        top: the root; its names are placeholders ``_0``, ``_1``, ... for names that Python cannot parse.
         names: the name that each placeholder stands for.
     """
 

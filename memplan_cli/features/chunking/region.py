@@ -254,8 +254,7 @@ class _Extension(NamedTuple):
 
     Attributes:
         boundary_bytes: bytes of the boundary with this op.
-        negative_shared_bytes: minus the bytes of the largest tensor that it shares with the
-        region.
+        negative_shared_bytes: minus the bytes of the largest tensor that it shares with the region.
         is_duplicate: whether the op also has to run whole.
         op_index: the op.
         split_index: which of the op's splits.

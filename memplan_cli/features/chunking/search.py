@@ -118,8 +118,7 @@ class State:
     def op_peak(self, op: Op) -> int:
         """Return the most live bytes in this state while ``op`` runs; 0 if this state has no such op.
 
-        The op is looked up by identity, as it may be the peak op of another state. States share the
-        original ops that no chunk replaces; the ops of chunks are new objects in each state.
+        States share the original ops that no chunk replaces, so the op is looked up by identity.
         """
         ops = self.chunked.program.body.ops
         peaks = zip(ops, self.op_peaks, strict=True)
