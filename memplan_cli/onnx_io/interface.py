@@ -156,8 +156,8 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
         for axis, dim in enumerate(dims):
             is_first = axis == 0 and len(dims) > 1
             symbols = symbols_by_text.get(str(dim))
-            if symbols is None:  # a number, or a dim inside a sequence or optional
-                symbols = symbols_of(dim)
+            if symbols is None:  # a number, or inside a sequence or optional
+                symbols = symbols_of(dim)  # none of a number
             for symbol in sorted(symbols):  # the order of a set varies
                 is_leading[symbol] = is_first or is_leading.get(symbol, False)
     return is_leading

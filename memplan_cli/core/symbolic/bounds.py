@@ -130,10 +130,10 @@ def _upper_bound_of_term(
             unbounded_atoms.append(atom)
     low, high = interval
     # Symbols are dims and never negative: the term is at most ``high`` times the symbols. But a call, such as
-    # ``min(a, b - 1)``, may be negative. From 2 to 16 times -1, the largest product is that of 2.
+    # ``min(a, b - 1)``, may be negative: of 2 to 16 times -1, the largest is 2 times -1.
     has_call = any(parse_call(atom) is not None for atom in unbounded_atoms)
     if has_call and low != high:
-        return None
+        return None  # the sign of the call is unknown
     atom_polynomials: list[Polynomial] = [{(atom,): 1} for atom in unbounded_atoms]
     return multiply_polynomials(atom_polynomials, high)
 

@@ -267,8 +267,8 @@ class _Needs:
             return 0
         bytes_of = self._graph.bytes
         is_view = operator(op).is_view
-        # All inputs of a view, not only the viewed one: callers subtract the result from a lower bound, so that it
-        # may be too large.
+        # All inputs of a view are tried, not only the viewed one. The result is subtracted from a lower bound: too
+        # large a result makes the bound smaller, but not wrong.
         positions = range(len(op.inputs)) if is_view else self._aliasing.in_place_inputs(op)
         inputs = {op.inputs[position] for position in positions if position < len(op.inputs)}
         output_bytes = bytes_of(op.outputs[0])

@@ -172,11 +172,11 @@ def _merged(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
         region = choice.region
-        # The model's nodes: ops of different chunks have the same.
+        # The nodes of the model: the same for each of the 16 chunks.
         sources = tuple(graph.ops[index].source for index in sorted(region.splits))
         groups.setdefault((sources, region.axis, choice.count), []).append(choice)
     for group in groups.values():
-        first = min(group, key=lambda choice: min(choice.region.splits))
+        first = min(group, key=lambda choice: min(choice.region.splits))  # the first chunk
         # Live bytes do not add up, as one chunk runs after the other.
         yield replace(
             first,

@@ -307,9 +307,8 @@ def _derived_values(
 
     ``origin`` is how the node's input depends on the model input (`_Origin`).
 
-    - A copy, such as the result of a Reshape, has the same ``origin``.
+    - A copy, such as the result of a Reshape or an input of a Loop's body, has the same ``origin``.
     - A result of an Add and the like has "sign": the other operands are taken to be positive.
-    - The input of a subgraph that is the node's input has the same ``origin``.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # The other input of a Min is mostly a constant that no value exceeds: the result counts as a copy.
