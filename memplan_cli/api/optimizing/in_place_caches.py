@@ -141,7 +141,7 @@ def _write_first_that_decodes(
     that loop: ``defaults`` are those of ONNX Runtime, ``unoptimized`` are without graph optimization.
 
     Raises:
-        RuntimeUnavailableError: ``reference`` is ``unoptimized``, and the original runs only so.
+        RuntimeUnavailableError: the original, decoded ``unoptimized``, does not run under ``defaults``.
     """
     # The written model is decoded under these settings, which its report recommends.
     written_settings = _SESSION.updated(original_loop.settings)

@@ -285,7 +285,7 @@ class Search:
             # Without this, two overlapping regions that lower one op each would replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # The height may be lower only because other ops no longer reach the peak.
+            # The height may be lower only because other ops no longer reach the peak. These two must be below it.
             former_peak_op = next_state.op_peak(state.peak_op)  # 0 if chunks replace the op
             changed_region = next_state.region_peak(-1)  # that of the last choice
             if max(former_peak_op, changed_region) >= state.peak:
