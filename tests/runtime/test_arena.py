@@ -204,3 +204,10 @@ def test_the_place_of_regions_decides_between_chunks_of_one_size() -> None:
 
     far_apart = [region << 30 for region in range(9)]
     assert (held_with(far_apart[::-1]), held_with(far_apart.copy())) == (8, 12)
+
+
+def test_an_arena_that_doubles_keeps_its_first_region_wherever_it_lies() -> None:
+    places = [1 << 20, 1 << 30]
+    arena = SimulatedArena(ArenaSettings(), place_region=lambda _: places.pop())
+    arena.run(trace_of(1, 2, -1, -2, unit=MIB))
+    assert arena.shrink() == [1 << 20], "the region at 1 << 30 was the first"

@@ -164,6 +164,7 @@ class SimulatedArena:
         self._grows_as_requested = settings.exact  # else regions grow by powers of two
         self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
         self._place_region = place_region
+        self._first_region: int | None = None  # address of the region reserved first
         self._top = 0  # the end of the highest region
         self._held = 0  # the total size of the regions
         # A region is divided into chunks: allocations, and the free memory between them.
@@ -249,13 +250,13 @@ class SimulatedArena:
     def shrink(self) -> list[int]:
         """Give empty regions back to the system; return their addresses.
 
-        If regions grow by powers of two, the first region is kept, which is at address 0 by default.
+        An arena whose regions grow by powers of two keeps its first region.
         """
+        kept_region = None if self._grows_as_requested else self._first_region
         released = []
         for address in sorted(self._free_addresses):
             is_region = self._previous[address] is None and self._following[address] is None
-            is_kept = address == 0 and not self._grows_as_requested
-            if is_region and not is_kept:
+            if is_region and address != kept_region:
                 size = self._sizes.pop(address)
                 self._free_addresses.remove(address)
                 del self._previous[address], self._following[address]
@@ -274,6 +275,8 @@ class SimulatedArena:
         if self._held > self._limit:
             return False
         address = self._place_region(size) if self._place_region else self._top
+        if self._first_region is None:
+            self._first_region = address
         self._top = max(self._top, address + size)
         self._sizes[address] = size
         self._previous[address] = self._following[address] = None
