@@ -135,16 +135,17 @@ def read_dump(
 ) -> ExecutedGraph:
     """Read a graph that ``session`` wrote; ``shapes`` are what the runtime infers for values of the main graph.
 
-    The file lists the nodes in the default order of execution. The ops of the result have this order, and callers
-    simulate them in it (``in_run_order``), unless the session runs an unoptimized graph by priority.
+    The file lists the nodes in ONNX Runtime's default order. The ops of the result have:
+
+    - in a session that runs by default order: that order, in which they run (``in_run_order``);
+    - by priority, not optimized: the order of node indices, from which callers derive the order by priority;
+    - by priority, optimized: the order of the file, as if they ran in it (``in_run_order``): no index is known.
     """
     written = load_model(dump)
     graph = with_distinct_names(written)
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     settings = session.settings
-    # Callers derive the order by priority from the indices of the nodes. Indices are known only without
-    # optimization, so an optimized graph that runs by priority keeps the order of the file, which may be wrong.
     has_index_order = settings.runs_by_priority and settings.is_unoptimized
     if has_index_order:
         # `graph` may have other names of values than the session's model, so `written` is passed.

@@ -108,10 +108,10 @@ class DumpJob:
 
         Args:
             model: the file.
-            out: the file for the graph, and one for the graph without those fusions that cost workspace.
-                The second graph is not written if there is no second file, or no such fusion.
+            out: the file for the graph, and optionally a second file, for the graph without fused ops whose
+                kernels need large temporary buffers. The second file is written only if the graph has such ops.
             provider: the provider for which the graph is optimized.
-            packing: whether the files have packed weights, and whether large ones are in pieces.
+            packing: where weights are packed: by each session, or in the written files (`Packing`).
             dims: values of symbolic dims.
 
         Raises:

@@ -114,19 +114,18 @@ def simulate_process(
     _simulate_loading(loading, measurements, settings)
     load_peak, load_parts = memory.peak_bytes, dict(memory.peak_parts)
     _map_for_runs(loading, stored)  # code, objects and mapped weights that runs need
-    # Two callers go on from this state of the memory: one drops the outputs of each run, and one keeps them until
-    # the next run has returned. The runs of the latter are one trace.
-    memory_with_outputs = deepcopy(memory)
+    memory_if_kept = deepcopy(memory)
     runs = (traces.first, *[traces.later] * (MEASURED_RUNS - 1))
     heap_sizes = heap_workspace(executed.program, executed.dims)
     _simulate_runs(memory, runs, settings, heap_sizes)
-    _simulate_runs(memory_with_outputs, (with_kept_outputs(runs),), settings, heap_sizes)
+    # The same runs for a caller that keeps the outputs of a run until the next one has returned, as one trace.
+    _simulate_runs(memory_if_kept, (with_kept_outputs(runs),), settings, heap_sizes)
     process = ProcessBytes(
         load=load_peak,
         run=memory.peak_bytes,
         private=memory.anonymous,  # resident after the last run, as are the pages of files
         file=memory.file.total(),
-        kept=max(memory_with_outputs.peak_bytes - memory.peak_bytes, 0),
+        kept=max(memory_if_kept.peak_bytes - memory.peak_bytes, 0),  # more at the peak
     )
     return PredictedProcess(process, parts=_parts(load_parts, memory))
 

@@ -202,8 +202,8 @@ class SessionLoading:
     ) -> None:
         """Simulate how ONNX Runtime packs the operands of the ops of a block, and then those of their bodies.
 
-        A weight is freed when all its readers have packed it. A reader that packs no copy needs the weight in each
-        run, so the weight stays.
+        A weight is freed when all its readers have packed it, with one exception: a weight on the heap stays if its
+        last reader is in a body inside its block.
 
         Args:
             block: the main graph or a body.
@@ -213,7 +213,7 @@ class SessionLoading:
         for op in block.ops:
             for read in reads_of_op.get(id(op), ()):
                 if read.packed_bytes == 0:
-                    continue
+                    continue  # this reader needs the weight itself in each run: its count never gets to 0
                 self._pack_operand(read)
                 readers[read.weight] -= 1
                 is_own_weight = self.program.vars[read.weight].block == block.path
@@ -222,10 +222,8 @@ class SessionLoading:
         for op in [op for op in block.ops if op.bodies]:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
-            # Ops of the bodies may be the last readers of weights of this block and of blocks around it. ONNX Runtime
-            # frees such a weight only if it is mapped (measured).
-            unread_mapped = [var for var in self._mapped_weights if readers[var] == 0]
-            for var in unread_mapped:
+            # The bodies may have had the last readers of weights of outer blocks. Only mapped ones are freed (measured).
+            for var in [var for var in self._mapped_weights if readers[var] == 0]:
                 self._unmap_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:

@@ -156,14 +156,14 @@ def heap_workspace(program: Program, dims: Mapping[str, int]) -> Requests:
 def requests_from_totals(
     program: Program, dims: Mapping[str, int], totals: Mapping[str, int]
 ) -> dict[str, Requests]:
-    """Return the requests of each node, by `node_key`, from the measured sums of its requests.
+    """Return the sizes of the workspace buffers of each node, by `node_key`, from measured totals.
 
-    If the rules give the same sum, the requests are those of the rules, else one request of the sum.
+    If the buffers by the rules have the measured total, they are returned, else one buffer of that total.
 
     Args:
         program: the graph that was run.
         dims: values of symbolic dims.
-        totals: measured bytes by node name, or by operator for nodes without a name.
+        totals: measured bytes of workspace by node name, or by operator for all nodes without a name.
     """
     by_rule = workspace_by_rule(program, dims) if totals else {}
     requests: dict[str, Requests] = {}
@@ -172,8 +172,9 @@ def requests_from_totals(
         if total is None:
             continue
         sizes = by_rule.get(node_key(op), ())  # none for nodes in bodies
-        # Nodes without a name share one total, that of their operator, so their requests stay those of the rules.
-        if op.name and sum(sizes) != total:
+        # The total of nodes without a name is of several nodes: each keeps the sizes by the rules.
+        has_own_total = op.name != ""
+        if has_own_total and sum(sizes) != total:
             sizes = (total,)
         if sizes:
             requests[node_key(op)] = sizes

@@ -220,10 +220,11 @@ class Frame:
 
         1. in an output of the control-flow op, if it is one of ``outer_results``: the outer frame allocates that;
         2. in the memory of another value, if the planner shares it: nothing is allocated;
-        3. in the memory of ``pattern``, a layout that an earlier frame has traced: `execute` allocates all of it;
-        4. else in an allocation of its own. If this frame traces a layout (``traced_pattern``), that gets it too.
+        3. in its place in ``pattern``, the memory layout of an earlier frame: `execute` has allocated all of it;
+        4. else in an allocation of its own.
         """
-        if not var:  # an optional output that the op does not have
+        # An optional output that the op does not have, or an output of an If, allocated by an earlier call.
+        if not var or var in self.allocations:
             return
         self._set_key(var)
         if var in self.outer_results:  # 1
@@ -234,15 +235,13 @@ class Frame:
         kind = self.plan.kind[var]
         if kind is BufferKind.SHARED:  # 2
             return
-        if var in self.allocations:  # by an earlier call: outputs of an If have several
-            return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
         is_in_patterns = kind is BufferKind.NEW and not is_text
         if is_in_patterns and self.pattern is not None and self.pattern.holds(var, size):
             return  # 3
         if is_in_patterns and self.traced_pattern is not None:
-            self.traced_pattern.allocate(var, size)  # becomes the `pattern` of later frames
+            self.traced_pattern.allocate(var, size)  # for later frames: this one found none
         self.allocations[var] = self.simulator.recorder.allocate(size)  # 4
 
     def observed_iterations(self, body: Block) -> int | None:
@@ -404,9 +403,10 @@ def _run_loop(frame: Frame, op: Op) -> None:
         _free_distinct(recorder, [i for i in old_state.values() if i not in passed_on])
         _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
-        # Values that the body may pass on. Its output condition, if no op of the body allocates one (a captured
-        # value, for example), counts as the first condition passed on.
-        can_pass_on = {body.outputs[0]: condition, **state}
+        # Allocations of values that the body may return without an op that makes them: the state, by input.
+        can_pass_on = dict(state)
+        # A condition that the body captures has no allocation to free. The first one stands for it, freed at the end.
+        can_pass_on.setdefault(body.outputs[0], condition)
         results = _run_iteration(frame, op, can_pass_on)
         old_state = state
         written = zip(body.inputs[1:], results[:state_count], strict=True)

@@ -78,21 +78,23 @@ def run(job: Json) -> Json:
         job: ``spec`` is the `RunSpec`.
 
     Returns:
-        ``outputs``: names of the outputs that were saved or compared; ``inputs``: for each input set
-        that was run, ``differences`` and ``failure``; ``peaks`` of the arena; ``process``: its bytes,
-        or None; ``milliseconds`` and ``effort``: elapsed and processor times of runs after the first;
-        ``workspace``: bytes by node; ``kernels``: of the first run of each input set; ``types``: of
-        the values of the graph that was written, or None.
+        ``outputs``: names of the outputs that were saved or compared;
+        ``inputs``: for each input set that was run, ``differences`` and ``failure``;
+        ``peaks``: of the arena; ``process``: bytes of the process; None if not measured;
+        ``milliseconds``, ``effort``: elapsed and processor times of runs after the first;
+        ``workspace``: bytes by node; ``kernels``: those of the first run of each input set;
+        ``types``: of the values of the graph that was written; None if none was written.
     """
     spec = from_json(RunSpec, job["spec"], "the job")
     # Import first, so that the memory of the library does not count as that of a session.
     importlib.import_module("onnxruntime")
     with tempfile.TemporaryDirectory(prefix="memplan-run-") as name:
         model_run = _ModelRun(spec, Path(name))
-        model_run.run_first_session()
+        if set(spec.collect) != {"time"}:  # else only the session of `_time_runs` is needed
+            model_run.run_first_session()
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
-    # The first run grows the arena, so its time is left out.
+    # Returned if nothing else is timed. The first run grows the arena, so its time is left out.
     times = RunTimes(model_run.times.elapsed[1:], model_run.times.processor[1:])
     types = None
     if not model_run.has_stopped_at_difference:
@@ -144,10 +146,8 @@ class _ModelRun:
     has_stopped_at_difference: bool = False
 
     def run_first_session(self) -> None:
-        """Run the first session, and set all attributes to what it gives. The session is gone afterwards."""
+        """Run the first session, and set the attributes that ``spec`` collects. The session is gone afterwards."""
         spec = self.spec
-        if set(spec.collect) == {"time"}:  # a later session without a profiler is timed
-            return
         # Draw before the meter starts, so that the inputs do not count as memory of the session.
         first_feed = spec.inputs[0].draw()
         meter = SessionMeter.start(spec.session) if spec.collects("process") else None
@@ -165,13 +165,13 @@ class _ModelRun:
             for name in spec.outputs
             if name not in all_outputs
         ]
-        if spec.failures == "recorded":  # such a spec collects no memory and no kernels
+        if spec.failures == "recorded":
             self._try_input_sets(session)
-            return
-        first_run_of_set = self._run_input_sets(session, first_feed, meter)
+            return  # such a spec collects neither memory nor kernels, so no attribute is left to set
+        first_run_indices = self._run_input_sets(session, first_feed, meter)
         arena_bytes: list[int] = []
         if spec.is_profiled:
-            arena_bytes = self._read_profile(Path(session.end_profiling()), first_run_of_set)
+            arena_bytes = self._read_profile(Path(session.end_profiling()), first_run_indices)
         if meter and (process := meter.result(arena_bytes)):
             self.process = to_json(process)
 
@@ -197,15 +197,15 @@ class _ModelRun:
         """
         first_set, *other_sets = self.spec.inputs
         run_count = self._run_input_set(session, first_set, first_feed, self.spec.runs, meter)
-        first_run_of_set = [0]
+        first_run_indices = [0]
         if self._measures_memory:  # `run_other_input_sets` runs the others
-            return first_run_of_set
+            return first_run_indices
         for input_set in other_sets:
-            first_run_of_set.append(run_count)
+            first_run_indices.append(run_count)
             run_count += self._run_input_set(
                 session, input_set, input_set.draw(), self._runs_of_other_sets
             )
-        return first_run_of_set
+        return first_run_indices
 
     def run_other_input_sets(self) -> None:
         """Run the input sets that `run_first_session` left out, and append their results.
@@ -304,10 +304,10 @@ class _ModelRun:
             save_values(input_set.save_to, names, value_of)
         return differences
 
-    def _read_profile(self, profile: Path, first_run_of_set: list[int]) -> list[int]:
+    def _read_profile(self, profile: Path, first_run_indices: list[int]) -> list[int]:
         """Set ``peaks`` and ``kernels`` from a profile; return the most bytes that the arena held in each run.
 
-        ``first_run_of_set`` is the index of the first run of each input set.
+        ``first_run_indices`` has the index of the first run of each input set, among all runs of the session.
         """
         events = json.loads(profile.read_text(encoding="utf-8"))
         runs = read_profile(events, self.spec.session.provider)
@@ -315,9 +315,7 @@ class _ModelRun:
         if self.spec.collects("kernels"):
             kernels = kernels_by_run(events)
             # ONNX Runtime records a million events at most, so the last runs may be missing.
-            self.kernels = [
-                kernels[index] for index in first_run_of_set if index < len(kernels)
-            ]
+            self.kernels = [kernels[i] for i in first_run_indices if i < len(kernels)]
         return [max((event.held for event in run), default=0) for run in runs]
 
 
