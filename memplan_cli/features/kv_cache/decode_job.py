@@ -259,18 +259,16 @@ class _OriginalLoop:
             "rules": self.rules,
             # Entries in the caches before the first step.
             "start": self.position - sum(self.growth_of_steps),
-            # By how many entries the caches grew in each step, and how many it was asked to add.
-            "steps": self.growth_of_steps,
-            "lengths": self.lengths,
-            # The input of tokens and its axis along which they lie, in a list; empty if there is none.
+            "steps": self.growth_of_steps,  # by how many entries the caches grew in each step
+            "lengths": self.lengths,  # how many new entries each step was run with
+            # A list of one pair, the input of tokens and its token axis; empty if there is none.
             "tokens": [list(token_axis)] if token_axis else [],
         }
 
     def _token_axis(self) -> tuple[str, int] | None:
-        """Return the input of tokens, and its axis along which they lie: as long as the new entries in every step.
+        """Return the input of tokens, and its axis whose length is the number of new entries in every step.
 
-        None if there is no such axis. If every step added one entry, an axis that always has length 1 may be
-        returned. Users of such a model add one entry in each step too.
+        None if no input has such an axis.
         """
         caches = {cache.input for cache in self.caches.buffers}
         first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
@@ -279,6 +277,8 @@ class _OriginalLoop:
                 continue
             for axis in range(1, len(shape)):  # axis 0 is the batch
                 lengths = [shapes[name][axis] for shapes in self.shapes_of_steps]
+                # If all steps added one entry, this may be another axis that always has length 1. That does no
+                # harm: its length is right for any further step of one entry.
                 if lengths == self.growth_of_steps:
                     return name, axis
         return None

@@ -306,8 +306,8 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.removed.add(cache.node)
     edit.redirected[index.nodes[cache.node].output[0]] = valid
-    # The buffer has the name of the old present now. Nodes behind the Concat stay and make the old present, so it
-    # gets a new name. Without such nodes the removed Concat made it.
+    # The TensorScatter makes ``present`` now. The node that made ``present`` before was the Concat, which is
+    # removed, or a Transpose behind the Concat. This Transpose stays, and makes ``present.valid``.
     if cache.after:
         edit.rename_present(cache)
 

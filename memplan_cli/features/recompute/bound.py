@@ -36,12 +36,10 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     """Return a lower bound of the bytes of intermediates and graph outputs, however often and in what order ops run.
 
-    The bound is the largest of three numbers of bytes:
+    The bound is the largest of these numbers of bytes:
 
-    - For each op, the intermediates that it reads and makes (`step_bytes`).
-    - For an op that makes graph outputs, the largest of these too. Its other graph outputs do not count:
-      they may be kept from another run of the op, and need not be live in this one.
-    - When the last graph output is made, all graph outputs, and the intermediates that its producer
+    - For each op, the intermediates that it reads and makes (`step_bytes`), plus its largest graph output.
+    - When the last graph output is made, all graph outputs, plus the intermediates that its producer
       reads and makes. Any producer may be the last, so the one with the fewest bytes counts.
 
     Args:
@@ -62,6 +60,7 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
             # A subgraph may free the intermediates that it reads before the outputs are made.
             surely_live = 0 if op.bodies else op_bytes
             intermediates_beside.append(surely_live)
+            # Only the largest: an op with the outputs a and b may run twice, once for a and once for b.
             bytes_with_output.append(surely_live + max(output_sizes))
             all_outputs += sum(output_sizes)
     at_last_producer = all_outputs + min(intermediates_beside, default=0)

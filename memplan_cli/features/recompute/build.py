@@ -210,10 +210,9 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``, whose outputs ops from ``copy_place`` on read.
+        """Emit a copy of the op at place ``producer``. Ops from ``copy_place`` on read the copy's outputs.
 
-        The copy is added right before the first of these ops (`_current_place`). Its outputs get provisional
-        names.
+        The copy is added right before the first of these readers, which is at `_current_place`.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -227,8 +226,8 @@ class _CopyWriter:
             else VarId("")
             for position, var in enumerate(op.outputs)
         )
-        # With the copy place 5 and the first reader at 8, the copy runs before op 8. Its own reads are recorded
-        # at 5 all the same, where the schedule counts them.
+        # With the copy place 5 and the first reader at 8, the copy runs before op 8. But the schedule counts
+        # what the copy reads at 5.
         self._reads_by_copies.update(
             ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
         )
@@ -243,10 +242,10 @@ class _CopyWriter:
         return copy
 
     def _replace_unread_originals(self) -> dict[VarId, VarId]:
-        """Remove from `_ops` each original that has a copy and is read by no op; its first copy takes its place.
+        """Remove from `_ops` each original that has a copy and is read by no op; its first copy gets its name.
 
-        For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``, and its
-        provisional name is removed from `_original_of`.
+        For example, if ``a = f(x)`` at 2 is read by no op, but its copy at 7 is, op 2 is removed, and the copy
+        at 7 becomes ``a = f(x)``. The copy's provisional name is removed from `_original_of`.
 
         Returns:
             The final name of each output of these copies, which is the original's, by its provisional
@@ -270,7 +269,7 @@ class _CopyWriter:
             if original := original_of_copy.get(output):
                 # With all outputs of the original, also those that no op reads.
                 op = placed.op._replace(name=original.name, outputs=original.outputs)
-                ops.append(_PlacedOp(op, placed.place))
+                ops.append(_PlacedOp(op, placed.place))  # where the copy was
             else:
                 ops.append(placed)
         self._ops = ops

@@ -178,7 +178,7 @@ class _CopyInput(NamedTuple):
         kept_until: the end of these places, exclusive.
         loss: bytes above the budget that it adds at these places, summed over them.
         is_copied: whether a copy of the input runs right before the copy that reads it.
-        is_moved: whether that copy ran at ``kept_until`` so far, and does not run in addition.
+        moved_from: the later place at which that copy ran so far; None if it runs in addition.
         work: the work of a copy of the input that runs in addition.
     """
 
@@ -187,7 +187,7 @@ class _CopyInput(NamedTuple):
     kept_until: Place = 0
     loss: int = 0
     is_copied: bool = False
-    is_moved: bool = False
+    moved_from: Place | None = None
     work: int = 0
 
 
@@ -225,20 +225,21 @@ class GreedyChooser:
     Attributes:
         schedule: the drops so far and the bytes live at each place; it is changed.
         budget: bytes.
-        price: bytes of gain (`_Candidate.gain`) that are worth one unit of work.
+        price: bytes above the budget that one unit of work is worth. An input of a copy is computed
+        again if its work times the price is less than the bytes that keeping it adds.
     """
 
     def __init__(self, schedule: DropSchedule, budget: int) -> None:
         """Begin with nothing to choose from; `run` drops values in ``schedule`` to fit ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0  # bytes of gain that one unit of work is worth; `run` sets the price, and lowers it
+        self.price = 0.0  # set by `run`
         places = len(schedule.live)
-        # For each place, the bytes that are needed only while copies run there. The copies run one after
-        # the other, so this is the maximum of theirs, not the sum.
+        # A dropped value is computed again by a copy of its op. For each place, the most bytes that one of the
+        # copies there needs only while it runs.
         self._transient_bytes = [0] * places
-        # How many further copies the copy of a dropped value may need: fewer in long programs, which limits
-        # the time of a search, but at least 32.
+        # How many further copies such a copy may need: fewer in long programs, which limits the time of a
+        # search, but at least 32.
         self._max_copies = max(_MAX_COPY_STEPS // max(places, 1), 32)
         # Candidates as ``(-ratio, value, end)``: to drop a value after an access until the next one, at the
         # place ``end``. The ratio is bytes saved per work, and may be out of date. The highest comes first.
@@ -372,7 +373,7 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # If a later copy runs here instead (`is_moved`), the loss has these bytes already. They count
+                # If a later copy runs here instead (`moved_from`), the loss has these bytes already. They count
                 # twice on purpose: counting them once made more searches worse than better.
                 candidate.transient_bytes += values.sizes[needed]
             # Below the floor of `run`: gain / work < price / divisor. Further inputs only lower gain / work.
@@ -384,9 +385,8 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
-        An input that is in memory there is free. Else it is either kept in memory for longer, or computed by one
-        more copy, whichever costs less. Keeping costs the bytes above the budget that it adds, summed over
-        places (the *loss*). One more copy costs its work times the price.
+        An input that is in memory there is free. Any other is computed by one more copy, or, if that costs no
+        more, is kept in memory after its last access, or is computed by a later copy that moves to ``place``.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
@@ -395,7 +395,8 @@ class GreedyChooser:
             return _CopyInput(needed)
         one_more = _CopyInput(needed, is_copied=True, work=work)
         cost_of_one_more = work * self.price
-        if gap.end == _NEVER:  # no later access: keep it from its last one to the place?
+        if gap.end == _NEVER:
+            # No later access: to keep it from its last one to the place adds bytes above the budget, the *loss*.
             kept_from, kept_until = gap.start + 1, place + 1
             loss = self._added_excess(kept_from, kept_until, size)
             is_kept = loss <= cost_of_one_more or not values.can_recompute(needed)
@@ -403,10 +404,11 @@ class GreedyChooser:
         is_kept_for_next_access = gap.end not in schedule.recomputed_at[needed]
         if is_kept_for_next_access:  # and so in memory
             return _CopyInput(needed)
-        # Else it is recomputed for its next access: move that copy to the place, and keep the result until then?
+        # A copy runs for its next access. That copy can move to the place, without new work, but its result is
+        # kept until that access: these bytes are the loss.
         loss = self._added_excess(place, gap.end, size)
         if loss <= cost_of_one_more:
-            return _CopyInput(needed, place, gap.end, loss, is_copied=True, is_moved=True)
+            return _CopyInput(needed, place, gap.end, loss, is_copied=True, moved_from=gap.end)
         return one_more
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
@@ -436,11 +438,10 @@ class GreedyChooser:
             schedule.add_live(kept_from, kept_until, values.sizes[input_value])
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
-            if copy_input.is_moved:
-                old_place = kept_until  # an op there still reads the input
-                # What the moved copy read at the old place still counts as read there, as other copies may
-                # read it, until the program is measured (`DropSchedule.set_measured`).
-                schedule.recomputed_at[input_value].remove(old_place)
+            if copy_input.moved_from is not None:
+                # If the copy ``b = f(a)`` is moved from 9 to 5, the access of ``a`` at 9 stays: other copies at
+                # 9 may read ``a``. `DropSchedule.set_measured` removes the access if none does.
+                schedule.recomputed_at[input_value].remove(copy_input.moved_from)
         # Copies at one place run one after the other: the largest transient bytes count, not the sum.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])

@@ -152,7 +152,7 @@ class Solver:
         trials: list[Trial] = []
         while len(trials) < rounds:
             dropped_count = GreedyChooser(schedule, budget).run()
-            trials.append(self._write(schedule))  # measures the bytes in the schedule
+            trials.append(self._write(schedule))  # sets `schedule.live` to measured bytes
             if trials[-1].peak > budget and not dropped_count:
                 return trials  # no drop helps any more
             # If too many values are kept again, the peak exceeds the budget: the outer loop drops some of them.

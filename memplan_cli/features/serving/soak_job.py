@@ -88,9 +88,9 @@ class _MemorySampler:
     """
 
     def __init__(self, arena: _ArenaReader) -> None:
-        """Begin with the memory of now, in which requests have no part yet."""
+        """Record the memory of this process before any request."""
         self._arena = arena
-        self._samples: list[tuple[int, int]] = []
+        self._samples: list[tuple[int, int]] = []  # (request, bytes beyond those of `_start`)
         self._start = baseline()
 
     def sample(self, request: int) -> None:
@@ -131,11 +131,11 @@ class _ArenaReader:
     """
 
     def __init__(self, spec: SessionSpec, folder: Path) -> None:
-        """Create a session of one op in the arena of the process, if the model's session uses that arena.
+        """Create the session of one op, if the model's session (of ``spec``) uses the arena of the process.
 
-        The profile of the session of one op goes to ``folder``. ``spec`` is that of the model's session.
+        The profile of the new session, a file in ``folder``, tells the bytes that this arena holds at each `read`.
         """
-        self._session: Any = None
+        self._session: Any = None  # None: the arena cannot be read
         # A session on the CPU with arena settings uses the arena of the process (see `make_session`), others an
         # arena of their own.
         model_uses_process_arena = spec.settings.arena and spec.provider == CPU

@@ -130,7 +130,7 @@ def _batch_normalization_in_inference(call: Call) -> Gradients:
     So dX = dY S / s, dS = sum of dY Xn, and dB = sum of dY. s = sqrt(variance + epsilon).
     """
     tape, x, scale = call.tape, call.input(0), call.input(1)
-    mean, variance = call.input(3), call.input(4)  # they may not need gradients (`sweep`)
+    mean, variance = call.input(3), call.input(4)
     axes = _axes_but_channels(tape, x)
     reciprocal = _reciprocal_root(call, variance, like=variance)
     dx = dscale = dbias = ""
@@ -144,6 +144,7 @@ def _batch_normalization_in_inference(call: Call) -> Gradients:
     if call.wants(0):
         factor = _as_channel_column(tape, tape.emit("Mul", scale, reciprocal), x)
         dx = tape.emit("Mul", call.dy, factor)
+    # None for mean and variance: `sweep` refuses a model that needs their gradients.
     return (dx, dscale, dbias)
 
 
