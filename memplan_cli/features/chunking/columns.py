@@ -264,10 +264,10 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether the ops of a chain can be in chunks with each other reader of the result, once the chain is copied.
+    """Whether the original ops of a chain can still be in chunks, once a copy of them is made for the product.
 
-    The matrix product reads the copy, in slices along ``product_axis``. Each other reader needs another axis of
-    the result along which both this reader and the ops of the chain can be sliced.
+    The matrix product reads the copy, in slices along ``product_axis``. Each other reader of the result needs
+    another axis along which both this reader and the original ops can be sliced.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):

@@ -171,7 +171,7 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
     if length_divisor % _REGISTER_ELEMENTS == 0:
         return True  # each row fills whole registers, so all rows begin at the first place
     data, data_map = node.data_shape, split.inputs[0]
-    # A chunk is contiguous in the input only as a slice along the first axis longer than 1.
+    # Only in a contiguous chunk, a slice along the first axis longer than 1, rows follow each other as in the op.
     if data_map is None or prod(data[: data_map.axis]) > 1:
         return False
     # The elements before each chunk have to fill whole registers.
