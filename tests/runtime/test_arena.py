@@ -211,3 +211,12 @@ def test_an_arena_that_doubles_keeps_its_first_region_wherever_it_lies() -> None
     arena = SimulatedArena(ArenaSettings(), place_region=lambda _: places.pop())
     arena.run(trace_of(1, 2, -1, -2, unit=MIB))
     assert arena.shrink() == [1 << 20], "the region at 1 << 30 was the first"
+
+
+def test_an_arena_that_doubles_grows_anew_after_it_shrank() -> None:
+    arena, held = SimulatedArena(ArenaSettings()), []
+    for _ in range(3):
+        arena.run(trace_of(1, 2, 4, -1, -2, -3, unit=MIB))
+        held.append(arena.held // MIB)
+        arena.shrink()
+    assert held == [7, 7, 7]

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Setting
     from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceStep
 
+_GROWTH_AFTER_SHRINK = 2 << 20
+"""Bytes of the next region of an arena that was shrunk, where regions grow by powers of two (measured)."""
+
 UNLIMITED = 1 << 64
 """A number of bytes that no arena holds."""
 
@@ -250,9 +253,10 @@ class SimulatedArena:
     def shrink(self) -> list[int]:
         """Give empty regions back to the system; return their addresses.
 
-        An arena whose regions grow by powers of two keeps its first region.
+        An arena whose regions grow by powers of two keeps its first region, and grows anew.
         """
         kept_region = None if self._grows_as_requested else self._first_region
+        self._next_size = _units(_GROWTH_AFTER_SHRINK)
         released = []
         for address in sorted(self._free_addresses):
             is_region = self._previous[address] is None and self._following[address] is None
