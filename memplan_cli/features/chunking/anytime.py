@@ -160,10 +160,10 @@ class _Finder:
         """Search a stage, and add its plans to ``self.plans``: each needs less memory than the one before.
 
         The search ends within the budget, or without one at the first plan that is too slow. Its first
-        target is ``first_target`` bytes; None: the default of `descend`. It may use half of what is left
+        target is ``first_target`` bytes; None: the default of `descend`. It may use three quarters of what is left
         of the limit; ``self.ended_early`` becomes true if the limit ends it.
         """
-        self.limit.allow_half_of_the_rest()
+        self.limit.begin_part()
         for plan in descend(stage, self.max_bytes or 0, self.limit, first_target):
             self.plans.append(plan)
             if self.max_bytes is None and plan.time > SLOWEST:

@@ -54,6 +54,9 @@ _USEFUL_EXCESS_SHARE = 0.7
 _EQUAL_LAYERS_DIFFERENCE = 1 / 8
 """Tensors that correspond in equal layers, or in chunks of one region, differ by this share in size."""
 
+_SHARE_OF_REST = 3 / 4
+"""What a part of a search may use of the limit that is left."""
+
 _VISITS_PER_WRITTEN_OP = 8
 """Ops that are visited to grow regions in the time in which one op is written and measured."""
 
@@ -169,9 +172,9 @@ class Limit:
         self.written_ops += -(-visited_ops // _VISITS_PER_WRITTEN_OP)
         return not self.is_reached
 
-    def allow_half_of_the_rest(self) -> None:
-        """Let the part of the search that begins use half of what the parts before it left."""
-        self.share = (1 + self.used) / 2
+    def begin_part(self) -> None:
+        """Let the part of the search that begins use `_SHARE_OF_REST` of what the parts before it left."""
+        self.share = self.used + _SHARE_OF_REST * (1 - self.used)
 
 
 class _Trial(NamedTuple):
