@@ -254,11 +254,13 @@ class _Groups:
         on_result_bytes = self._members[self.root(result)]
         for earlier in [var for var in on_result_bytes if self._start(var) < start]:
             for other in on_source_bytes:
-                if (
-                    self._start(earlier) < self._end(other)  # ends are exclusive
-                    and self._start(other) < self._end(earlier)
-                    and not blocks.are_exclusive(self.vars[earlier], self.vars[other])
-                ):  # live together in some run
+                # Ends are exclusive.
+                overlap_in_time = self._start(earlier) < self._end(other) and (
+                    self._start(other) < self._end(earlier)
+                )
+                if overlap_in_time and not blocks.are_exclusive(
+                    self.vars[earlier], self.vars[other]
+                ):
                     return False
         return True
 

@@ -129,9 +129,8 @@ class _Evidence:
         """Return each var that may be a parameter -> the indices of the forward ops that read it or a cast of it."""
         candidates: dict[VarId, list[int]] = {}
         for index in sorted(self.forward):
-            if _is_value_preserving(
-                self.dataflow.ops[index]
-            ):  # the ops that read its result count
+            # A cast does not count itself; the ops that read its result do.
+            if _is_value_preserving(self.dataflow.ops[index]):
                 continue
             for var in filter(self._may_be_parameter, self._operands(index)):
                 candidates.setdefault(var, []).append(index)
@@ -234,9 +233,8 @@ class _Updates:
         ``candidates`` are the vars that may be parameters and have the dtype and shape of the output.
         """
         sources = self.sources.get(output)
-        if (
-            sources is None
-        ):  # a gradient: no update computes it. Of which candidate is unknown, so of all
+        if sources is None:
+            # No update computes the output, so the output itself is a gradient. It may be that of any candidate.
             return Trained(candidates, (output,))
         parameters = tuple([var for var in candidates if var in sources])
         if not parameters:  # the updated value of another tensor, such as a momentum

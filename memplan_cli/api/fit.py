@@ -281,9 +281,8 @@ def confirm(
         # memory size without the overhead.
         value = max(1, min(value - 1, value * question.limit // without_overhead))
         need = need_at(value)
-        if (
-            need
-        ):  # else no run tells the sizes: the inputs of the larger value are an upper bound
+        # If no run tells the sizes, the inputs of the larger value are an upper bound.
+        if need:
             input_bytes = need.inputs
     return confirmation
 

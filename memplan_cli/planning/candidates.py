@@ -224,8 +224,8 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
     live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
-    order with the lowest runtime peak is taken. It is refused if its plan peak exceeds that of the file's order
-    by more than the runtime saves.
+    order with the lowest runtime peak is taken. The searched order saves bytes of the runtime's peak. If its
+    plan peak is above that of the file's order by more than these bytes, the result is None.
     """
     settings, program = task.settings, task.program
     # With recomputation the order of the candidate is part of the rewrite.

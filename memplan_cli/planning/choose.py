@@ -123,7 +123,7 @@ def choose(
     allocation_work = 0 if has_fast_pass else DEFAULT_WORK  # with 0, fast heuristics alone
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate: by fast heuristics alone if there is a fast pass, else with a search for layouts."""
+        """Allocate a candidate, in a fast pass without a search for layouts (``allocation_work`` is 0)."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,

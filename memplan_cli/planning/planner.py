@@ -203,14 +203,14 @@ def _chunked(program: Program, context: _Context) -> Decision:
     if not chunking.facts.regions:
         return decision
     may_add_less_work = settings.recompute == "auto"  # recomputation alone, without chunks
-    may_fill_arena_better = (
-        runtime is not None and budget is None
-    )  # with a budget, arenas do not count
+    # With a budget, arenas do not count.
+    may_fill_arena_better = runtime is not None and budget is None
     if may_add_less_work or may_fill_arena_better:
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
-            # With a budget, the facts of chunking tell whether the program in chunks meets it, which is not chosen.
+            # With a budget, ``chunking.facts`` tell whether the program in chunks meets the budget. That
+            # program is not chosen, so these facts are left out.
             facts = chunking.facts.without_regions() if budget is None else unchunked.chunked
             return replace(unchunked, chunked=facts)
     # The plan is compared with the program before chunking, in the order of the file.

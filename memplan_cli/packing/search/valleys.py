@@ -118,6 +118,7 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
             inside_count[stop] -= 1
         if stop < stretch_stop[start]:  # a section of the valley is behind the buffer
             smallest_left[stop] = min(smallest_left[stop], size)
+        # Entered at the section where the buffer starts; `_spread_smallest` moves it to the sections before.
         smallest_right[start] = min(smallest_right[start], size)
     # Then sums and minima turn these entries into the values of each section. Units and count fall to 0 at the
     # end of each valley, so one sum runs over all sections.
