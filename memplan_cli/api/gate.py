@@ -128,16 +128,16 @@ class _FolderRules:
     baseline: Path
     has_named_baseline: bool
 
-    def in_force(self, model: str, *, baseline_has_entries: bool) -> Rules:
-        """Return the rules for a model: those of the user, and by default that the model must not grow."""
+    def rules_with_recorded_baseline(self, model: str) -> Rules:
+        """Return the rules for a model once models are recorded in the baseline.
+
+        By default the model must not grow. The user's rules replace this default if they already compare the
+        model with the baseline, or if they limit its memory and the user names no baseline.
+        """
         rules = self.book.rules_for(model)
-        if rules.needs_baseline:
-            return rules  # they say how the model is compared with its entry
-        if not baseline_has_entries:
-            return rules  # nothing was recorded yet
-        if rules.max_memory is not None and not self.has_named_baseline:
-            return rules  # the user asked for the limit alone
-        # A model without an entry then fails: it has to be recorded, as the others of the baseline were.
+        has_only_limit = rules.max_memory is not None and not self.has_named_baseline
+        if rules.needs_baseline or has_only_limit:
+            return rules
         return replace(rules, max_increase=NO_INCREASE)
 
 
@@ -399,13 +399,17 @@ def _judge_case(
         )
     warn_of_plan(case.model, plan, request)
     earlier = entries.get(case.key)
-    rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
+    folder = case.folder_rules
+    if entries:
+        rules = folder.rules_with_recorded_baseline(case.key)
+    else:
+        rules = folder.book.rules_for(case.key)
     snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
     # The rule ``ratchet`` forbids recording higher numbers than the earlier ones.
     if call.updates and ratchet_allows_recording(snapshot, earlier, rules):
-        return _judge_new_entry(snapshot, earlier, rules, case.folder_rules.baseline)
+        return _judge_new_entry(snapshot, earlier, rules, folder.baseline)
     return judge(snapshot, earlier, rules)
 
 

@@ -178,7 +178,7 @@ class ProgressDisplay:
         self._timer: Timer | None = None
 
     def show(self, stage: str) -> None:
-        """Set the running stage, and show it from `PROGRESS_DELAY` after the first stage on.
+        """Set the running stage, and draw it; a stage that begins early is drawn by a timer, if it lasts.
 
         A `Detail` is not a stage: it is only printed, and only if ``details`` is set.
         """
@@ -188,9 +188,9 @@ class ProgressDisplay:
             return
         with self._lock:
             self._stage = stage
-            if self._elapsed() > PROGRESS_DELAY:
+            if self._seconds_since_first_stage() > PROGRESS_DELAY:
                 self._draw()
-            elif self._timer is None:  # one timer draws whichever stage runs when it ends
+            elif self._timer is None:  # else the timer that runs draws the new stage
                 self._timer = Timer(PROGRESS_DELAY, self._draw)
                 self._timer.daemon = True
                 self._timer.start()
@@ -206,11 +206,12 @@ class ProgressDisplay:
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None
             self._erase_line()
             self._stage = ""
 
-    def _elapsed(self) -> float:
-        """Return the seconds since the display was made, which is when the first stage began."""
+    def _seconds_since_first_stage(self) -> float:
+        """Return the age of the display: it is made when the first stage begins."""
         return time.monotonic() - self._start_time
 
     def _draw(self) -> None:
@@ -230,14 +231,14 @@ class ProgressDisplay:
             stage, is_due = self._stage, False
             if isinstance(self._stage, Counted):
                 stage = self._stage.stage  # the text without the counts
-                is_due = self._elapsed() - self._logged_at > LOG_INTERVAL
+                is_due = self._seconds_since_first_stage() - self._logged_at > LOG_INTERVAL
             if stage != self._logged_stage or is_due:
-                self._logged_stage, self._logged_at = stage, self._elapsed()
+                self._logged_stage, self._logged_at = stage, self._seconds_since_first_stage()
                 self._write(self._text())
 
     def _text(self) -> str:
         """Return the text of the live line at this moment."""
-        return f"memplan: {self._stage} ({self._elapsed():.0f} s)"
+        return f"memplan: {self._stage} ({self._seconds_since_first_stage():.0f} s)"
 
     def _erase_line(self) -> None:
         """Erase the live line, if there is a line; `_draw` makes a new line."""

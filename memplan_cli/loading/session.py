@@ -137,8 +137,10 @@ def load_session(
     _warn_of_other_version(path, metadata.get(RUNTIME, ""))
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings.session, settings.session_config)
-    has_file_provider = "providers" not in more_arguments  # else the caller's provider
-    if has_file_provider:
+    if "providers" in more_arguments:
+        file_needs_cuda = False  # the caller's providers replace that of the file
+    else:
+        file_needs_cuda = settings.execution_provider == CUDA
         more_arguments = {**_provider_arguments(settings), **more_arguments}
     provider = _first_provider(more_arguments["providers"])
     missing_libraries = load_cuda_libraries() if provider == CUDA else ""
@@ -148,17 +150,17 @@ def load_session(
         if settings.arena:
             _use_arena(settings.arena, provider, options)
         # ``options`` have all that the file may set: ONNX Runtime must not read further options in it.
+        # Memory that only the creation of the session needed goes back to the system.
         with options_of_file_ignored(), release_after_loading(settings.run_config):
             session = PlannedSession(path, options, settings, **more_arguments)
     except Exception as error:
         _refuse_missing_weights(path)
-        if has_file_provider and provider == CUDA:
-            raise _unusable_provider(path, missing_libraries or f"{error}") from error
+        if file_needs_cuda:
+            raise _unusable_cuda(path, missing_libraries or f"{error}") from error
         raise
-    # ONNX Runtime leaves out a provider whose libraries it cannot load.
-    if has_file_provider and session.get_providers()[0] != provider:
-        reason = missing_libraries or "ONNX Runtime cannot start it"
-        raise _unusable_provider(path, reason)
+    # ONNX Runtime leaves out CUDA if it cannot load the libraries of CUDA.
+    if file_needs_cuda and session.get_providers()[0] != CUDA:
+        raise _unusable_cuda(path, missing_libraries or "ONNX Runtime cannot start it")
     _require_bound_values(path, session)
     return session
 
@@ -216,7 +218,7 @@ def _require_bound_values(path: Path, session: PlannedSession) -> None:
                 )
 
 
-def _unusable_provider(path: Path, reason: str) -> RuntimeUnavailableError:
+def _unusable_cuda(path: Path, reason: str) -> RuntimeUnavailableError:
     return RuntimeUnavailableError(
         f"{path} was planned for {CUDA}, which does not work here: {reason}",
         hint=f"load(..., providers=[{CPU!r}]) runs it on the CPU",

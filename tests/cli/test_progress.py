@@ -90,6 +90,19 @@ def test_a_stage_that_lasts_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPa
     assert seen[0].startswith("memplan: packing")
 
 
+def test_a_stage_after_an_early_result_is_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_output, "PROGRESS_DELAY", 0.05)
+    seen: list[str] = []
+    display = ProgressDisplay(seen.append)
+    display.show("planning")
+    display.stop()
+    display.show("packing")
+    assert display._timer is not None
+    display._timer.join()
+    assert len(seen) == 1
+    assert seen[0].startswith("memplan: packing")
+
+
 def test_quiet_hears_no_stage_but_the_reason_of_a_failure(
     seen: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,10 +13,10 @@ from memplan_cli.core.symbolic.polynomials import (
     Polynomial,
     constant_value,
     floor_divide,
-    format_atom,
     format_polynomial,
     is_call,
     multiply_polynomials,
+    quote_name,
     substitute,
 )
 
@@ -185,7 +185,8 @@ class _Factors(NamedTuple):
     """The factors of a polynomial: ``4*a*b + 6*a`` is ``2 * a * (2*b + 3)``.
 
     Attributes:
-        sum: the text of the factor that is a sum; empty for a single product.
+        symbols: the factors that all terms have in common, as texts for `Size.symbols`.
+        sum: the text of the sum that remains; empty if the polynomial has a single term or is 0.
     """
 
     number: int
@@ -194,15 +195,16 @@ class _Factors(NamedTuple):
 
 
 def _factored(terms: Polynomial) -> _Factors:
-    """Return the number and the symbols that divide all products of a polynomial, and the rest."""
+    """Return a polynomial as the product of a number, symbols and a sum."""
     if not terms:
         return _Factors(0, [])
     first, *others = terms
     common = Counter(first)
     for monomial in others:
         common &= Counter(monomial)
-    symbols = [f"({a})" if is_call(a) else format_atom(a) for a in common.elements()]
-    if not others:
+    # `Size.symbols` has names of dims as they are, and all else in parentheses: ``(floor(n/2))``.
+    symbols = [f"({a})" if is_call(a) else quote_name(a) for a in common.elements()]
+    if not others:  # a single term has no factor besides its number and its symbols
         return _Factors(terms[first], symbols)
     number = math.gcd(*terms.values())
     remaining = {

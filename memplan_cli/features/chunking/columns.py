@@ -103,14 +103,12 @@ class _Chain:
         axes: each tensor that the chain computes, with the axis along which chunks of the product
         need it sliced.
         ops: the indices of the ops, in order.
-        has_log_softmax: whether one of them is a LogSoftmax along the sliced axis.
     """
 
     product: int
     result: VarId
     axes: Mapping[VarId, int]
     ops: tuple[int, ...]
-    has_log_softmax: bool
 
 
 def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
@@ -130,7 +128,7 @@ def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
     ]
     # Chains with a LogSoftmax come first: an original LogSoftmax cannot be split along its axis, but
     # a copy of it can. If two chains have ops in common, the other one stays as it is.
-    candidates.sort(key=lambda chain: (not chain.has_log_softmax, chain.product))
+    candidates.sort(key=lambda chain: (not _has_log_softmax(graph, chain), chain.product))
     chains: list[_Chain] = []
     copied_ops: set[int] = set()
     for chain in candidates:
@@ -157,17 +155,26 @@ def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain
         position = 0 if split.role is Role.ROWS else 1
         var, axis_map = op.inputs[position], split.inputs[position]
         if axis_map is not None and graph.bytes(var) > budget / _BUDGET_DIVISOR:
-            chain = _chain(graph, index, var, axis_map.axis)
-            if chain is not None:
-                yield chain
+            axes = _axes_of_slices(graph, var, axis_map.axis)
+            if axes:  # None: cannot be computed in slices; empty: no op makes the input
+                ops = sorted({graph.dataflow.producer[tensor] for tensor in axes})
+                yield _Chain(index, var, axes, tuple(ops))
 
 
-def _chain(graph: Graph, product: int, var: VarId, axis: int) -> _Chain | None:
-    """Return the chain of ops that compute a product's input in slices along an axis.
+def _has_log_softmax(graph: Graph, chain: _Chain) -> bool:
+    """Whether an op of a chain is a LogSoftmax along the axis along which its output is sliced."""
+    return any(
+        _is_log_softmax(graph.node_with_shapes(graph.dataflow.producer[tensor]), axis)
+        for tensor, axis in chain.axes.items()
+    )
 
-    Goes up from the input to tensors that are small or that no op makes; these are read whole.
-    None if an op in between cannot compute its output in such slices, if a tensor is needed
-    along two axes, or if there are too many tensors.
+
+def _axes_of_slices(graph: Graph, var: VarId, axis: int) -> dict[VarId, int] | None:
+    """Return along which axis each tensor is sliced if ``var`` is computed in slices along ``axis``.
+
+    The tensors are ``var`` and those from which it is computed, up to tensors that are small or that no op makes:
+    these are read whole. None if an op cannot compute its output in such slices, if slices of one tensor
+    are needed along two axes, or if there are too many tensors.
     """
     min_bytes = graph.bytes(var) // _TENSOR_DIVISOR
     producer = graph.dataflow.producer
@@ -177,7 +184,7 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> _Chain | None:
         tensor, tensor_axis = stack.pop()
         if tensor not in producer or graph.bytes(tensor) < min_bytes:
             continue
-        if tensor in axes:  # two ops of the chain read it
+        if tensor in axes:  # a second op reads the tensor
             if axes[tensor] != tensor_axis:
                 return None
             continue
@@ -186,14 +193,7 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> _Chain | None:
         if inputs is None or len(axes) > _MAX_COPIED_TENSORS:
             return None
         stack += inputs
-    if not axes:  # no op makes the product's input
-        return None
-    has_log_softmax = any(
-        _is_log_softmax(graph.node_with_shapes(producer[tensor]), tensor_axis)
-        for tensor, tensor_axis in axes.items()
-    )
-    ops = sorted({producer[tensor] for tensor in axes})
-    return _Chain(product, var, axes, ops=tuple(ops), has_log_softmax=has_log_softmax)
+    return axes
 
 
 def _sliced_inputs(
@@ -272,8 +272,8 @@ def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
         other_axes = graph.input_axes(reader, chain.result) - {product_axis}
-        # `_chain` is None if one of the ops that make the result cannot be sliced along the axis.
-        if not any(_chain(graph, chain.product, chain.result, axis) for axis in other_axes):
+        # The axes are None if one of the ops that make the result cannot be sliced along ``axis``.
+        if not any(_axes_of_slices(graph, chain.result, axis) for axis in other_axes):
             return False
     return True
 

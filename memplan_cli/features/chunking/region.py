@@ -237,13 +237,15 @@ def boundary_bytes(
 def whole_bytes(graph: Graph, region: Region) -> int:
     """Return the bytes of all whole tensors that are live while a region runs in chunks.
 
-    These are its boundary, and tensors made before the region and read after it.
+    These are its inputs and outputs, and tensors made before the region and read after it.
     """
-    boundary_vars = {*region.inputs, *region.outputs}
-    # The region runs where its ops are that are not duplicated; the seed's producer is one of them.
-    own_ops = region.splits.keys() - region.duplicated
-    passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
-    return sum(map(graph.bytes, boundary_vars)) + passing_bytes
+    inputs_and_outputs = {*region.inputs, *region.outputs}
+    # A duplicated op stands where it runs whole, before the region. So the region begins and ends with other ops;
+    # there is at least the op that makes the seed tensor, as only ops that join later are duplicated.
+    ops_not_duplicated = region.splits.keys() - region.duplicated
+    first, last = min(ops_not_duplicated), max(ops_not_duplicated)
+    passing_bytes = graph.bytes_live_across(first, last, excluded=inputs_and_outputs)
+    return sum(map(graph.bytes, inputs_and_outputs)) + passing_bytes
 
 
 class _Extension(NamedTuple):

@@ -171,13 +171,15 @@ class Solver:
         """
         written = write_copies(self.values, schedule.recomputed_at, self._planned_vars.sizes)
         planned_vars = replace(self._planned_vars, sizes=written.sizes)
-        live_at_ops = live_at(written.program, planned_vars)
-        # A place has an op of the program without copies, and the copies that run right before this op. Its
-        # live bytes are the most at any of these ops.
-        live = np.zeros(len(self._live), np.int64)
-        np.maximum.at(live, np.asarray(written.places, np.int64), live_at_ops)
-        schedule.set_measured(written, live)
-        return Trial(written, int(live.max(initial=0)), _work_of_copies(written))
+        live_at_written_ops = live_at(written.program, planned_vars)
+        # A schedule counts a copy with the op that it runs right before. With a copy before op 1, for example,
+        # the places of the written ops are 0, 1, 1, 2, and op 1 gets the larger live bytes of the copy and itself.
+        original_ops = np.asarray(written.places, np.int64)
+        live_at_original_ops = np.zeros(len(self._live), np.int64)
+        np.maximum.at(live_at_original_ops, original_ops, live_at_written_ops)
+        schedule.set_measured(written, live_at_original_ops)
+        peak = int(live_at_written_ops.max(initial=0))
+        return Trial(written, peak, _work_of_copies(written))
 
 
 def _work_of_copies(written: RecomputedProgram) -> int:

@@ -245,32 +245,33 @@ def _slice_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the starts, ends, axes and steps for a chunk of a Slice that is split along an axis that it slices.
+    """Return the bounds for a chunk of a Slice, if chunks are cut along an axis that it slices.
 
-    The data of the chunk is already cut to the range that the chunk reads, so along this axis the Slice begins
-    at 0 and ends at the length of the range. Of ``data[3:19:2]``, which has 8 elements, the chunk with the elements
-    2 and 3 reads ``data[7:10]``, and takes ``[0:3:2]`` of that. Along other axes it slices what the node slices.
+    Along this axis the chunk gets only the part of the data that it reads, so its Slice begins at 0. Of
+    ``data[3:19:2]``, for example, the chunk with elements 2 and 3 gets ``data[7:10]`` and takes ``[0:3:2]`` of it.
     """
     data_map = split.inputs[_DATA]
-    starts_and_steps = _starts_and_steps(node) or {}  # None only for nodes without splits
-    if data_map is None or data_map.axis not in starts_and_steps:
-        return ChunkEdit()  # split along another axis: starts and ends are as in the node
-    # A stop is where the element after the last one would be: steps are positive.
-    start_stop_step = {
-        axis: (start, start + node.output_shape[axis] * step, step)
-        for axis, (start, step) in starts_and_steps.items()
-    }
+    starts_and_steps = _starts_and_steps(node)
+    if data_map is None or starts_and_steps is None or data_map.axis not in starts_and_steps:
+        return ChunkEdit()  # chunks are cut along an axis that the Slice leaves whole
+    # First the bounds of the node, by axis. They hold for the chunk too, except along the axis of chunks.
+    starts = {axis: start for axis, (start, _) in starts_and_steps.items()}
+    steps = {axis: step for axis, (_, step) in starts_and_steps.items()}
+    stops = {axis: starts[axis] + node.output_shape[axis] * steps[axis] for axis in starts}
     read_start, read_stop = data_map.range(chunk, node.data_shape[data_map.axis])
-    _, step = starts_and_steps[data_map.axis]
-    start_stop_step[data_map.axis] = 0, read_stop - read_start, step
-    starts, stops, steps = zip(*start_stop_step.values(), strict=True)
-    axes = tuple(start_stop_step)  # in the node's order: 0, 1, ... if the node omits them
+    starts[data_map.axis], stops[data_map.axis] = 0, read_stop - read_start
+    bounds = {
+        _STARTS: tuple(starts.values()),
+        _STOPS: tuple(stops.values()),
+        _AXES: tuple(starts),
+        _STEPS: tuple(steps.values()),
+    }
     if node.ints_attribute("starts"):  # before opset 10: attributes, and no steps
-        return ChunkEdit({"starts": starts, "ends": stops, "axes": axes})
-    inputs = {_STARTS: starts, _STOPS: stops, _AXES: axes, _STEPS: steps}
-    # Axes and steps that the node omits stay omitted: such an input has no shape.
-    present = [at for at in inputs if node.input_shape(at) is not None]
-    return ChunkEdit(constants={at: inputs[at] for at in present})
+        names = {_STARTS: "starts", _STOPS: "ends", _AXES: "axes"}
+        return ChunkEdit({name: bounds[position] for position, name in names.items()})
+    # Axes or steps that the node omits stay omitted: an omitted input has no shape.
+    present = [position for position in bounds if node.input_shape(position) is not None]
+    return ChunkEdit(constants={position: bounds[position] for position in present})
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:

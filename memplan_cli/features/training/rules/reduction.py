@@ -44,12 +44,19 @@ def reduce_log_sum_exp(call: Call) -> Gradients:
 
 def reduce_extreme(call: Call) -> Gradients:
     """Y = max (or min) of X: dY is shared by the elements equal to Y."""
-    tape, x = call.tape, call.input(0)
-    if _reduced_axes(call) == ():  # nothing is reduced
+    tape, x, axes = call.tape, call.input(0), _reduced_axes(call)
+    if axes == ():  # nothing is reduced: Y is X
         return (call.dy,)
     is_extreme = tape.emit("Equal", x, _with_reduced_axes(call, call.output()))
     mask = tape.emit("Cast", is_extreme, to=tape.dtype(x))
-    count = _sum_over_axes(call, mask)
+    if axes is None:
+        # The axes are an input that may be empty at run time: the sum then reduces what the call reduces.
+        noop = call.attribute("noop_with_empty_axes", 0)
+        count = tape.emit(
+            "ReduceSum", mask, call.input(1), keepdims=1, noop_with_empty_axes=noop
+        )
+    else:
+        count = tape.emit("ReduceSum", mask, tape.ints(*axes), keepdims=1)
     share = tape.emit("Div", _with_reduced_axes(call, call.dy), count)
     return (tape.emit("Mul", mask, share),)
 
@@ -69,16 +76,6 @@ def _reduced_axes(call: Call) -> tuple[int, ...] | None:
     if not values.size:
         return without_axes
     return tuple(sorted(int(axis) % rank for axis in values.ravel()))
-
-
-def _sum_over_axes(call: Call, name: str) -> str:
-    """Sum a tensor of X's shape along the call's axes, which get size 1; at least one is reduced."""
-    tape, axes = call.tape, _reduced_axes(call)
-    if axes is not None:
-        return tape.emit("ReduceSum", name, tape.ints(*axes), keepdims=1)
-    # The node's own axes are a tensor that may turn out to be empty.
-    noop = call.attribute("noop_with_empty_axes", 0)
-    return tape.emit("ReduceSum", name, call.input(1), keepdims=1, noop_with_empty_axes=noop)
 
 
 def _with_reduced_axes(call: Call, name: str) -> str:

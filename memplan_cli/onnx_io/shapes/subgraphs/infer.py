@@ -63,8 +63,8 @@ def _infer_subgraphs(
     """Infer the subgraphs of all control-flow nodes; return the types of outputs that were unknown or wrong.
 
     Both models are changed in place: the subgraphs of ``inferred`` get their types, and ``given`` loses the wrong
-    shapes that a Loop or Scan declares for its states. ``inferred`` is the result of ``infer`` for ``given``, so
-    nodes have the same index in both models.
+    shapes that a Loop or Scan declares for its states, the values carried from one iteration to the next.
+    ``inferred`` is the result of ``infer`` for ``given``, so nodes have the same index in both models.
     """
     node_pairs = [
         (node, inferred.graph.node[index])
@@ -76,39 +76,31 @@ def _infer_subgraphs(
     outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
     output_types: dict[str, TypeProto] = {}
     for node, inferred_node in node_pairs:
-        # Changes both nodes, and adds the types of their outputs to ``outer``, where later nodes read them.
-        output_types |= _infer_subgraphs_of(node, inferred_node, outer)
+        wrong_states = _wrongly_declared_states(node, inferred_node, outer)
+        if wrong_states or not _has_all_types(inferred_node, outer):
+            results = _infer_subgraphs_of(node, inferred_node, outer)
+            # ONNX's inference keeps the wrong shape of a state, so its types of the outputs are wrong too.
+            known_types = {} if wrong_states else outer.types
+            new_types = _new_types(node.output, results, known_types)
+            outer.types.update(new_types)  # for later nodes that read the outputs
+            output_types |= new_types
+        _mark_never_run(inferred_node, _never_run_branch(node, outer))
+        for state in wrong_states:  # inputs of a subgraph in ``given``, for the next round
+            state.type.CopyFrom(with_shape(state.type, None))
     return output_types
 
 
 def _infer_subgraphs_of(
     node: NodeProto, inferred_node: NodeProto, outer: OuterGraph
-) -> dict[str, TypeProto]:
-    """Infer the subgraphs of one node, in one round; return the types of its outputs that were unknown or wrong.
+) -> Sequence[TypeProto]:
+    """Infer the subgraphs of an If, Loop or Scan, and return the types of its outputs that follow from them.
 
-    A *state* is a value that a Loop or Scan carries from one iteration to the next. ONNX's inference keeps
-    its declared shape even if it is wrong; the rules for these operators (`_RULES`) find the right one.
-
-    Args:
-        node: The node before ONNX's inference; loses the wrong shapes of states, for the next round.
-        inferred_node: The same node after ONNX's inference; gets the subgraphs that the rule inferred, and a mark
-            on a subgraph that is never run.
-        outer: The graph around the node; gets the returned types, because later nodes may read the outputs.
+    The inferred subgraphs replace those in ``inferred_node``. Only ``node`` is read: it has the declared types.
     """
-    output_types: dict[str, TypeProto] = {}
-    wrong_states = _wrongly_declared_states(node, inferred_node, outer)
-    if wrong_states or not _has_all_types(inferred_node, outer):
-        bodies, results = _RULES[node.op_type](node, outer)
-        for attribute in inferred_node.attribute:
-            if attribute.name in bodies:
-                attribute.g.CopyFrom(bodies[attribute.name])
-        # From a wrong state, ONNX's inference has derived wrong types of the outputs.
-        right_types = {} if wrong_states else outer.types
-        output_types = _new_types(node.output, results, right_types)
-        outer.types.update(output_types)
-    _mark_never_run(inferred_node, _never_run_branch(node, outer))
-    for state in wrong_states:  # inputs of the subgraph of ``node``
-        state.type.CopyFrom(with_shape(state.type, None))
+    subgraphs_by_attribute, output_types = _RULES[node.op_type](node, outer)
+    for attribute in inferred_node.attribute:
+        if attribute.name in subgraphs_by_attribute:
+            attribute.g.CopyFrom(subgraphs_by_attribute[attribute.name])
     return output_types
 
 
@@ -130,12 +122,12 @@ def _new_types(
 
 def _has_all_types(node: NodeProto, outer: OuterGraph) -> bool:
     """Whether all types are fully known of the outputs of a node and of the values in its subgraphs."""
+    output_types = [outer.type_of(name) for name in node.output if name]
     bodies = [graph for _, body in subgraphs(node) for graph in graphs(body)]
-    return (
-        all(is_complete(outer.type_of(name)) for name in node.output if name)
-        and all(is_complete(value.type) for body in bodies for value in body.input)
-        and not any(has_holes(body) for body in bodies)
-    )
+    input_types = [value.type for body in bodies for value in body.input]
+    # `has_holes` is about the outputs of the nodes in a body, not about the inputs of the body.
+    some_node_lacks_types = any(has_holes(body) for body in bodies)
+    return all(map(is_complete, (*output_types, *input_types))) and not some_node_lacks_types
 
 
 def _wrongly_declared_states(

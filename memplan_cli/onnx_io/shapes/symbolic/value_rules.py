@@ -113,14 +113,13 @@ def _output_values(values: Values, node: NodeProto) -> Results:
 
 
 def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) -> Results:
-    """Evaluate a node on numbers if its output is known to be small; else return no results.
-
-    Operators in `SIZED_BY_DATA` are always evaluated: their inputs, and so their outputs, are small.
-    """
+    """Return the outputs of a node with known numbers as inputs if the first is known to be small, else none."""
     shape = values.shape(node.output[0]) if node.output else None
     sizes = [dim for dim in shape or () if isinstance(dim, int)]
     is_fixed = shape is not None and len(sizes) == len(shape)
     is_small = is_fixed and math.prod(sizes) <= MAX_ELEMENTS
+    # NonZero, Compress and Unique have outputs of unknown size, but none is larger than the input times its rank,
+    # and known inputs have at most `MAX_ELEMENTS`. Range or Expand, which can enlarge, are not among them.
     if not is_small and node.op_type not in SIZED_BY_DATA:
         return ()
     arrays = [None if value is None else value.array for value in inputs]
