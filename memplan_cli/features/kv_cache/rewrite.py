@@ -285,9 +285,8 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         original   consumers(Concat(past, new))
         rewritten  present = TensorScatter(past, new), and consumers(Slice(present, 0, length))
 
-    ``past`` and ``present`` are the buffer, as graph input and output. If Transposes are between the past and the
-    Concat (`cache.before`), and back between the Concat and the present (`cache.after`), the new entries are
-    transposed to the order of the buffer's axes, and the Slice back.
+    ``past`` and ``present`` are the buffer, as graph input and output. If the original transposes the past for the
+    Concat, the new entries are transposed to the order of the buffer's axes, and the Slice back.
     """
     index = edit.index
     rank = index.ranks[cache.input]
@@ -297,7 +296,9 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     new = _new_entries(edit, cache)
     if is_transposed:
         inverse = [axes.index(axis) for axis in range(rank)]
+        # ``like`` is only the name from which the name of the new value is made.
         new = edit.add_node("Transpose", [new], like=f"{cache.output}.new", perm=inverse)
+    # ``new`` now has the buffer's order of axes, in which ``cache.axis`` counts.
     edit.declare_buffers(cache)
     length = edit.add_scatter(cache, new)
     valid = edit.add_valid_part(cache.output, cache.axis, length)

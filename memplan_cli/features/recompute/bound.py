@@ -38,9 +38,10 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
 
     The bound is the largest of these numbers of bytes:
 
-    - For each op, the intermediates that it reads and makes (`step_bytes`), plus its largest graph output.
-    - When the last graph output is made, all graph outputs, plus the intermediates that its producer
-      reads and makes. Any producer may be the last, so the one with the fewest bytes counts.
+    - For each op, the intermediates that it reads and makes (`step_bytes`).
+    - For each op that makes graph outputs, its intermediates and the largest of these outputs.
+    - All graph outputs, and the intermediates of the op that makes the last one. Any of these ops may be the
+      last, so the one with the fewest bytes counts.
 
     Args:
         program: the program in which each op runs once.
@@ -50,18 +51,18 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     # As in the peak that a budget limits, views share bytes, and no output is written over an input.
     intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
     all_outputs = 0
-    # For each op that makes graph outputs: the bytes of intermediates that are surely live when these are
-    # made, and the same with its largest graph output.
-    intermediates_beside: list[int] = []
-    bytes_with_output: list[int] = []
+    beside_outputs: list[int] = []  # the intermediates of each op that makes graph outputs
+    with_largest_output: list[int] = []  # the same, plus the largest of these outputs
     for op, op_bytes in zip(program.body.ops, intermediate_bytes, strict=True):
         output_sizes = [bytes_of(results, var) for var in op.outputs if var in results]
-        if output_sizes and not SHARE_VIEWS.is_view(op):  # a view needs no bytes of its own
-            # A subgraph may free the intermediates that it reads before the outputs are made.
-            surely_live = 0 if op.bodies else op_bytes
-            intermediates_beside.append(surely_live)
-            # Only the largest: an op with the outputs a and b may run twice, once for a and once for b.
-            bytes_with_output.append(surely_live + max(output_sizes))
-            all_outputs += sum(output_sizes)
-    at_last_producer = all_outputs + min(intermediates_beside, default=0)
-    return max((at_last_producer, *bytes_with_output, *intermediate_bytes))
+        # Views need no bytes of their own. Bytes that are left out can only lower the bound, so it stays valid.
+        if not output_sizes or SHARE_VIEWS.is_view(op):
+            continue
+        # A subgraph may free the intermediates that it reads before the outputs are made: none count here.
+        op_intermediates = 0 if op.bodies else op_bytes
+        beside_outputs.append(op_intermediates)
+        # Only the largest: an op with the outputs a and b may run twice, once for a and once for b.
+        with_largest_output.append(op_intermediates + max(output_sizes))
+        all_outputs += sum(output_sizes)
+    at_last_output = all_outputs + min(beside_outputs, default=0)
+    return max((at_last_output, *with_largest_output, *intermediate_bytes))

@@ -210,24 +210,23 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``. Ops from ``copy_place`` on read the copy's outputs.
+        """Emit a copy of the op at place ``producer``, right before its first reader, the op at `_current_place`.
 
-        The copy is added right before the first of these readers, which is at `_current_place`.
+        Ops from ``copy_place`` on read the copy. If op 2 is to be copied from place 5 on, and op 8 is the first to
+        read its outputs, ``producer`` is 2, ``copy_place`` is 5 and `_current_place` is 8.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
-        # Emits missing copies of inputs first. These are all that the op reads: one that may run twice has no
-        # subgraphs.
+        # Emits missing copies of inputs first. The op reads nothing else: ops with subgraphs are never copied.
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs = tuple(
             self._provisional_copy(var, copy_place)
-            # An optional output is left out if no op reads a copy of it from this place on.
+            # An optional output is copied only if the schedule copies it at the same place too.
             if var and (position not in optional or copy_place in self._copy_places(var))
             else VarId("")
             for position, var in enumerate(op.outputs)
         )
-        # With the copy place 5 and the first reader at 8, the copy runs before op 8. But the schedule counts
-        # what the copy reads at 5.
+        # The schedule has the copy at ``copy_place``, so its reads are recorded there, not at `_current_place`.
         self._reads_by_copies.update(
             ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
         )

@@ -393,23 +393,26 @@ class GreedyChooser:
         gap = schedule.gap_around(needed, place)
         if gap is None:  # accessed at the place, and so in memory
             return _CopyInput(needed)
+        last_access, next_access = gap  # before and after the place
         one_more = _CopyInput(needed, is_copied=True, work=work)
         cost_of_one_more = work * self.price
-        if gap.end == _NEVER:
-            # No later access: to keep it from its last one to the place adds bytes above the budget, the *loss*.
-            kept_from, kept_until = gap.start + 1, place + 1
+        # A loss is the bytes above the budget that the input adds in a half-open range of places.
+        if next_access == _NEVER:
+            # The input may stay in memory after its last access, up to the place, which is included.
+            kept_from, kept_until = last_access + 1, place + 1
             loss = self._added_excess(kept_from, kept_until, size)
             is_kept = loss <= cost_of_one_more or not values.can_recompute(needed)
             return _CopyInput(needed, kept_from, kept_until, loss) if is_kept else one_more
-        is_kept_for_next_access = gap.end not in schedule.recomputed_at[needed]
-        if is_kept_for_next_access:  # and so in memory
+        if next_access not in schedule.recomputed_at[needed]:  # kept in memory for that access
             return _CopyInput(needed)
-        # A copy runs for its next access. That copy can move to the place, without new work, but its result is
-        # kept until that access: these bytes are the loss.
-        loss = self._added_excess(place, gap.end, size)
-        if loss <= cost_of_one_more:
-            return _CopyInput(needed, place, gap.end, loss, is_copied=True, moved_from=gap.end)
-        return one_more
+        # A copy runs at the next access. If the copy moves to the place, no work is added, but its result is kept
+        # from the place until that access, where it is in memory anyway.
+        loss = self._added_excess(place, next_access, size)
+        if loss > cost_of_one_more:
+            return one_more
+        return _CopyInput(
+            needed, place, next_access, loss, is_copied=True, moved_from=next_access
+        )
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
         """Return the bytes above the budget, summed over places ``start..end``, that ``size`` more bytes add."""
@@ -428,21 +431,22 @@ class GreedyChooser:
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
         schedule.recomputed_at[value].add(end)
+        # `add_live` adds to a half-open range of places.
         schedule.add_live(candidate.gap.start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # The places at which the input is in memory in addition: through ``end`` if it is kept for longer,
-            # from ``end`` on if its copy is moved there, else none (0 to 0).
-            kept_from, kept_until = copy_input.kept_from, copy_input.kept_until
-            schedule.add_live(kept_from, kept_until, values.sizes[input_value])
+            # The places at which the input is in memory only because of this candidate; none if both are 0.
+            size = values.sizes[input_value]
+            schedule.add_live(copy_input.kept_from, copy_input.kept_until, size)
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.moved_from is not None:
                 # If the copy ``b = f(a)`` is moved from 9 to 5, the access of ``a`` at 9 stays: other copies at
                 # 9 may read ``a``. `DropSchedule.set_measured` removes the access if none does.
                 schedule.recomputed_at[input_value].remove(copy_input.moved_from)
-        # Copies at one place run one after the other: the largest transient bytes count, not the sum.
+        # Transient bytes are live only while the copies of one candidate run. Candidates with the same ``end`` have
+        # their copies run one after the other, so the largest number counts, not the sum.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes

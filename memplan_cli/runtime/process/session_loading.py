@@ -200,10 +200,10 @@ class SessionLoading:
         reads_of_op: Mapping[int, Sequence[WeightRead]],
         readers: Counter[VarId],
     ) -> None:
-        """Simulate how ONNX Runtime packs the operands of the ops of a block, and then those of their bodies.
+        """Simulate how ONNX Runtime packs weights for the ops of a block, and then for the ops in their bodies.
 
-        A weight is freed when all its readers have packed it, with one exception: a weight on the heap stays if its
-        last reader is in a body inside its block.
+        A weight is either on the heap or in a mapped file, and is freed when its last reader has packed it. Only a
+        weight on the heap stays if that reader is in a body inside the block of the weight.
 
         Args:
             block: the main graph or a body.
@@ -218,11 +218,12 @@ class SessionLoading:
                 readers[read.weight] -= 1
                 is_own_weight = self.program.vars[read.weight].block == block.path
                 if is_own_weight and not readers[read.weight]:
-                    self._free_weight(read.weight)
+                    self._free_weight(read.weight)  # on the heap or mapped
         for op in [op for op in block.ops if op.bodies]:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
-            # The bodies may have had the last readers of weights of outer blocks. Only mapped ones are freed (measured).
+            # The last reader of a weight of an outer block may be in a body. A mapped weight is freed then, but a weight
+            # on the heap is not (measured).
             for var in [var for var in self._mapped_weights if readers[var] == 0]:
                 self._unmap_weight(var)
 

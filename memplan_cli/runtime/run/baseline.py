@@ -112,12 +112,9 @@ class Baseline:
     def run_spec(
         self, model: Path, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
     ) -> RunSpec:
-        """Return a spec to run a model on inputs, as often and with the same measurements as the baseline.
-
-        Unlike in the baseline's run, the graph that ONNX Runtime makes of the model is not saved.
-        """
-        # As users open files: `memplan_cli.load` opens those that memplan wrote, and ONNX Runtime the original. This
-        # changes the memory of the process, not the outputs.
+        """Return a spec to run a model on inputs, as often and with the same measurements as the baseline."""
+        # A file that memplan wrote is opened by `memplan_cli.load`, and the original by ONNX Runtime, as users open
+        # them. This affects the measured memory: only `memplan_cli.load` returns free memory to the system.
         is_written_by_memplan = model != self.path
         session = SessionSpec(
             model, self.provider, settings, opened_by_memplan=is_written_by_memplan
@@ -127,10 +124,11 @@ class Baseline:
             spec,
             session=session,
             inputs=inputs,
+            # Unlike in the baseline's run, the graph that ONNX Runtime makes of the model is not saved.
             collect=tuple(item for item in spec.collect if item != "graph"),
+            graph=None,
             outputs=self.record.outputs,  # the names of the outputs that are compared
             tolerance=self.check.tolerance,  # of differences from the saved outputs
-            graph=None,
         )
 
 

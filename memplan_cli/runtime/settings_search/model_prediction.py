@@ -49,7 +49,7 @@ def predict_process(
 ) -> PredictedProcess:
     """Return the predicted process memory of a model, with its parts.
 
-    A session is created for the graph that it executes. The memory is computed, so it is the same each time.
+    A session is created to get the graph that ONNX Runtime executes. The memory is computed from this graph.
 
     Raises:
         UnknownSizeError: the memory cannot be predicted; the message has the reason.
@@ -58,7 +58,7 @@ def predict_process(
     executed = executed_or_observed_graph(path, settings, conditions)
     if obstacle := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
-    # Without measured workspace: this says only whether `memplan_cli.load` opens the file, and frees memory then.
+    # Nothing is measured, but the way of opening counts: only `memplan_cli.load` returns free memory to the system.
     opening = ProcessMeasurements(opened_by_memplan=conditions.opened_by_memplan)
     process = simulate_process(stored_model(path), executed, settings, opening)
     if process is None:  # for a reason that `prediction_obstacle` does not find

@@ -189,12 +189,11 @@ class Prediction:
         # The file was written from the graph that the original's run executed, and values in both have the same
         # ids. So sizes and iteration counts of that run, and shapes by which ONNX Runtime plans, hold for the file.
         source = self.original.executed
-        # Each shape replaces that of a variable, which the file may lack. Observed sizes are only looked up.
+        # Every planner shape must belong to a variable of the graph: a simulation sets the shape of that variable.
         variables = file.program.vars
-        planner_shapes = {
-            var: shape for var, shape in source.planner_shapes.items() if var in variables
-        }
-        return replace(file, observed=source.observed, planner_shapes=planner_shapes)
+        shapes = {v: shape for v, shape in source.planner_shapes.items() if v in variables}
+        # Observed sizes need no filter: only those of variables in the file are looked up.
+        return replace(file, observed=source.observed, planner_shapes=shapes)
 
     def optimized_graph(self) -> ExecutedGraph:
         """Return the predicted graph that ONNX Runtime's optimization makes of the file."""

@@ -391,7 +391,7 @@ def _run_loop(frame: Frame, op: Op) -> None:
     state_count = _loop_state_count(op)
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
-    old_state: Allocations = {}  # the state that the last iteration has read
+    old_state: Allocations = {}  # the state that the last iteration has read, before it wrote ``state``
     # The state that the next iteration reads. State 0 is only the condition here: its carried values, which are
     # inputs of the Loop, must not be freed.
     state: Allocations = {body.inputs[1]: condition}
@@ -403,12 +403,12 @@ def _run_loop(frame: Frame, op: Op) -> None:
         _free_distinct(recorder, [i for i in old_state.values() if i not in passed_on])
         _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
-        # Allocations of values that the body may return without an op that makes them: the state, by input.
+        # An output of the body may be one of its inputs. Then it has the allocation of that input.
         can_pass_on = dict(state)
-        # A condition that the body captures has no allocation to free. The first one stands for it, freed at the end.
+        # The output condition may be a constant, without an allocation. Then that of the first condition stands for it.
         can_pass_on.setdefault(body.outputs[0], condition)
         results = _run_iteration(frame, op, can_pass_on)
-        old_state = state
+        old_state = state  # freed in the next iteration
         written = zip(body.inputs[1:], results[:state_count], strict=True)
         state = {var: index for var, index in written if index is not None}
         scan_outputs |= {index: None for index in results[state_count:] if index is not None}
