@@ -183,17 +183,18 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> str:
     """Return the text of an input's dim such that a parser of expressions reads it right.
 
-    A name with special characters gets backquotes: ``sequence-length`` would be a difference. A plain name or an
-    expression (``past+sequence``) is returned as it is.
+    A name with special characters gets backquotes: ``sequence-length`` would be a difference.
 
     Args:
         text: A dim of an input that is no number.
         symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them: ``past`` and
             ``sequence`` for ``past+sequence``, only the name for ``sequence-length``.
     """
-    name = as_name(text)  # ``min (a, b)`` if the text could be a call
-    is_name = symbols_by_text[text] == {name}
-    return quote_name(name) if is_name else text
+    # The text itself; but ``min (a, b)`` for ``min(a, b)``, which without the space would be a call of a function.
+    symbol_of_name = as_name(text)
+    if symbols_by_text[text] == {symbol_of_name}:
+        return quote_name(symbol_of_name)
+    return text  # an expression
 
 
 def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

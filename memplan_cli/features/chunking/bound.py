@@ -71,10 +71,10 @@ class _Read(NamedTuple):
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
     """Return the need whose bytes are a lower bound of the live peak, whatever regions are chosen.
 
-    A need is a set of tensors that are whole and live at once; only ``planned`` vars count. An op can be
-    computed in several ways, whole or in chunks along one of its splits, and each way has a need. The bound
-    is the fewest bytes within which all ops have a way (`_ops_without_way`), or those of the graph's
-    outputs, if these need more.
+    A need is a set of tensors that are whole and live at once; only ``planned`` vars count. Each way to compute
+    an op, whole or in chunks along one of its splits, has a need, and so has each *join*, the Concat of a
+    tensor's slices for an op that reads the tensor whole. The bound is the fewest bytes that are enough for the
+    graph's outputs and for a way of each op, with the joins between these ways.
     """
     needs = _Needs(graph, planned, aliasing)
     ways = [needs.ways(index) for index in range(len(graph.ops))]
@@ -82,7 +82,7 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
         var: needs.of_join((var,), graph.ops[producer].label)
         for var, producer in graph.dataflow.producer.items()
     }
-    # If no slices had to be joined, each op could be computed in its cheapest way.
+    # The bound is at least the need of the cheapest way of each op. It is larger if these ways need large joins.
     cheapest = [
         min((way.need for way in of_op), key=lambda need: (need.bytes, len(need.tensors)))
         for of_op in ways
@@ -202,11 +202,9 @@ class _Needs:
         ]
 
     def _of_split(self, op: Op, split: Split) -> Need:
-        """Return a lower bound of the bytes that an op in chunks needs for whole tensors: the largest of three.
+        """Return a lower bound of the bytes of whole tensors that are live while an op runs in chunks.
 
-        - At the first chunk: inputs that are read whole, or that their producers cannot make in slices.
-        - At the last chunk: inputs that are read whole, and outputs that a consumer cannot read in slices.
-        - While the slices of these outputs are joined: the outputs, one of them twice.
+        It is the largest need of three moments: the first chunk, the last one, and the join of the outputs' slices.
         """
         reads = [
             (var, axis_map)
@@ -214,15 +212,16 @@ class _Needs:
             if var  # not omitted
         ]
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
-        # Not at the last chunk: a plan may cut such an input in slices, and free each slice after its chunk.
+        # Inputs that their producers cannot make in slices are whole at the first chunk. They do not count at the
+        # last chunk: a plan may cut such an input in slices, and free each slice after its chunk.
         unsliceable_inputs = [
             var
             for var, axis_map in reads
             if axis_map and axis_map.axis not in self._graph.output_axes(var)
         ]
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
-        # At the last chunk, all slices of such an output exist. An output that each chunk makes whole (it has
-        # no axis map) is not read by any op, if the op is in a `Region`.
+        # At the last chunk, all slices exist of an output that a consumer reads whole. An output without axis map,
+        # which each chunk makes whole, has no consumer (`Region`).
         unsliceable_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
@@ -230,8 +229,8 @@ class _Needs:
         ]
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # If the input that shares bytes is not in this need, too much is subtracted. So the bound is only
-            # lower than it could be.
+            # The output may be written over an input, so their common bytes count once. They are subtracted even if
+            # the need has no such input: the result is then smaller, but still a lower bound.
             last_need = last_need._replace(bytes=last_need.bytes - self._shared_bytes(op))
         join_need = self.of_join(unsliceable_outputs, op.label)
         return max(first_need, last_need, join_need, key=lambda need: need.bytes)

@@ -264,16 +264,15 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether the original ops of a chain can still be in chunks, once a copy of them is made for the product.
+    """Whether each reader of the original result can read it in slices, once the matrix product reads a copy.
 
-    The matrix product reads the copy, in slices along ``product_axis``. Each other reader of the result needs
-    another axis along which both this reader and the original ops can be sliced.
+    The product reads the copy along ``product_axis``, so the original is to be sliced along another axis.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
-        other_axes = graph.input_axes(reader, chain.result) - {product_axis}
-        # The axes are None if one of the ops that make the result cannot be sliced along ``axis``.
-        if not any(_axes_of_slices(graph, chain.result, axis) for axis in other_axes):
+        reader_axes = graph.input_axes(reader, chain.result) - {product_axis}
+        # The ops that compute the result must be able to make slices along one of the reader's axes.
+        if not any(_axes_of_slices(graph, chain.result, axis) for axis in reader_axes):
             return False
     return True
 

@@ -389,11 +389,11 @@ def _consumers_fit(
 ) -> bool:
     """Whether all consumers in a region slice an output along the same axis as its producer.
 
-    ``axis_map`` is the producer's map of the output. None: every chunk makes the whole output, so it is made
-    several times, and may have no consumer at all.
+    ``axis_map`` is the producer's map of the output; None if every chunk makes the whole output.
     """
     consumers = graph.consumers(var)
     if axis_map is None:
+        # Each chunk makes the output again, so the output must have no consumer at all.
         return not consumers and var not in graph.outputs
     return all(
         _is_same_axis(read_map, axis_map)
@@ -415,8 +415,9 @@ def _is_convex(
     """Whether no path leaves a region and comes back, once ``joining`` is one of its ops.
 
     Of ``a -> b -> c``, the ops a and c are no region without b: b reads the results of all chunks, but c needs
-    the result of b in the first chunk. A duplicated op runs twice: in chunks in the region, and whole, before
-    the region. ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
+    the result of b in the first chunk. A duplicated op runs in chunks and also whole: if b is one, c
+    reads its slices, but in ``a -> b -> d -> c`` the op d reads the whole b, and this path comes back.
+    ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
     only_in_chunks = in_chunks - region.duplicated
@@ -431,7 +432,7 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # Chunks read the slices of a duplicated op, so a path through its whole run does not come back to them.
+        # Chunks read slices of a duplicated op, not the result of its whole run: no path leads from it to them.
         is_whole_run = index in region.duplicated
         if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False

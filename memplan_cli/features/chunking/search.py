@@ -401,11 +401,11 @@ class Search:
     def _trials_of_region(
         self, state: State, region: Region, current_count: int
     ) -> Iterator[_Trial]:
-        """Yield trials of a region in more and more chunks; it has ``current_count`` of them in the state.
+        """Yield trials of a region, each in more chunks; it now has ``current_count`` of them (0: it is new).
 
         A trial is *useful* if the most live bytes while the region runs are well below those of the last
-        useful trial, or at first below the state's peak (`_max_useful_bytes`). Of a new region, whose
-        ``current_count`` is 0, useless trials are yielded too.
+        useful trial, or at first below the state's peak (`_max_useful_bytes`). The trials end when the region
+        fits in the budget, or when more chunks seem useless.
         """
         is_new_region = current_count == 0
         useful_bytes, useful_count = state.peak, current_count
@@ -419,17 +419,16 @@ class Search:
                 continue
             region_bytes = trial.region_bytes
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            # A region in chunks would else get a few more chunks in each step of the search, for little gain.
+            # Else a region that is in chunks already would get a few more in each step, for little gain.
             if is_useful or is_new_region:
                 yield trial
             if region_bytes <= self.budget:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-                continue
-            # 3 chunks may be useless after 2, while 4 are useful. But if twice the chunks are useless, or the
-            # first trial of a new region is, more chunks are not tried.
-            if count >= 2 * useful_count:
+            # After 2 useful chunks, 3 may be useless while 4 are useful: only 4 useless ones end the trials. Of a new
+            # region, the first useless trial ends them, as the useful count is 0.
+            elif count >= 2 * useful_count:
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:

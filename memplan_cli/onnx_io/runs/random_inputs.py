@@ -305,10 +305,8 @@ def _derived_values(
 ) -> Iterator[tuple[str, _Origin]]:
     """Yield the values that a node derives from its input ``position``, and how each depends on the model input.
 
-    ``origin`` is how the node's input depends on the model input (`_Origin`).
-
-    - A copy, such as the result of a Reshape or an input of a Loop's body, has the same ``origin``.
-    - A result of an Add and the like has "sign": the other operands are taken to be positive.
+    ``origin`` is how the node's input depends on the model input: its elements are those of the model input
+    ("copy"), or it is positive if the model input is ("sign").
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # The other input of a Min is mostly a constant that no value exceeds: the result counts as a copy.
@@ -316,9 +314,11 @@ def _derived_values(
     if is_copied:
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
+        # Of x + y, only the sign is known, if the other operand y is taken to be positive.
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop, or of a Scan since opset 9, is input i of its body, at least in the first iteration. But
-    # input 0 of a Loop is the trip count, and that of its body counts up to it. So both have the same limit.
+    # In the first iteration, input i of a Loop, or of a Scan since opset 9, is input i of its body. Except
+    # input 0 of a Loop, the trip count: that of its body is the number of the iteration. If this number has to be
+    # an index below 5, a trip count below 5 is small enough, so the number counts as a copy of the trip count.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin

@@ -61,22 +61,22 @@ def infer(
     sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
     # For step 5, as step 3 replaces names.
     names_before_binding = DimNames(names_of_inputs(light), sizes)
-    # 2. Remove declarations of node outputs, because inference keeps what is declared.
+    # 2. Remove declared types of node outputs, because inference keeps what is declared.
     if bindings.untrusted:
-        # Nodes contradict the types of these values, so other types may be wrong as well: the model loses all,
-        # but ``removed_types``, which step 5 may declare again, are only those of the other values.
-        removed_types = take_types(light, bindings.untrusted)
+        # Nodes contradict the types of these values, so any type may be wrong: all are removed. The types of the
+        # untrusted values are dropped, all others can be restored in step 5.
+        restorable_types = take_types(light, bindings.untrusted)
     else:
-        removed_types = take_named_dims(light)
+        restorable_types = take_named_dims(light)
     # 3. Bind dims, shapes and values. Inputs with known values are constants up to the last step.
     constant_inputs = bind_model(light, bindings, sizes)
     data = light.SerializeToString()
     del light
     inferred = inference.of_bytes(data)  # 4. Infer.
-    # 5. Declare removed types again where they tell more than inference has found, and infer the others anew.
-    if any(removed_types):
+    # 5. Restore types that tell more than inference has found, and infer all others from them.
+    if any(restorable_types):
         light = messages().ModelProto.FromString(data)
-        if restore_annotations(light, removed_types, inferred, names_before_binding):
+        if restore_annotations(light, restorable_types, inferred, names_before_binding):
             inferred = inference.of_bytes(light.SerializeToString())
     return as_inputs(inferred, constant_inputs), tuple(dict.fromkeys(inference.warnings))
 

@@ -273,14 +273,15 @@ class _Cut(NamedTuple):
 
 
 def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
-    """Return the cut of a model's products that needs the least memory while the model loads.
+    """Return the cut that needs the least memory while a model loads.
 
-    Smaller pieces need less themselves, but more nodes. So all sizes from `PIECE` on are tried, doubled each
-    time, and no cut at all. ``value_bytes`` has the bytes of values, as far as they are known.
+    A cut divides weights of matrix products into pieces of columns; a Concat joins the products of the pieces.
+    Smaller pieces need less memory, but more nodes, so several sizes are tried. ``value_bytes`` has the bytes
+    of values, as far as they are known.
     """
     products = list(_products(model.graph))
-    # Every run needs these bytes, so a Concat of pieces costs only what it needs beyond them.
-    widest = widest_of(model, value_bytes)
+    # The most bytes that a step of a run needs: a Concat of results costs only what it needs beyond them.
+    widest_step = widest_of(model, value_bytes)
     largest = max((_float_bytes(product.weight) for product in products), default=0)
     node_count = sum(len(graph.node) for graph in graphs(model.graph))
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
@@ -288,12 +289,13 @@ def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
     cuts = [no_cut]  # the first, so that `min` prefers it among equals
     piece_bytes = PIECE
     while piece_bytes < largest:
-        pays = [product.pays(piece_bytes, value_bytes, widest) for product in products]
+        # A weight is cut if this saves enough while loading, compared with what the Concat adds to a run.
+        are_cut = [product.pays(piece_bytes, value_bytes, widest_step) for product in products]
         largest_part = max(
             piece_bytes if is_cut else _float_bytes(product.weight)
-            for product, is_cut in zip(products, pays, strict=True)
+            for product, is_cut in zip(products, are_cut, strict=True)
         )
-        cut = _Cut(piece_bytes, tuple(compress(products, pays)), largest_part)
+        cut = _Cut(piece_bytes, tuple(compress(products, are_cut)), largest_part)
         # Beside a large piece, the time of a node does not count.
         if cut.added_nodes <= max_added or piece_bytes >= _FREE_PIECE:
             cuts.append(cut)

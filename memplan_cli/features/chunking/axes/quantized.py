@@ -53,15 +53,15 @@ def _quantized_splits(
     parameters = [
         shape for at, shape in enumerate(node.inputs) if at not in operands and shape
     ]
-    # They are of a weight: ONNX allows several for the first operand too, but ONNX Runtime does not run that.
-    has_parameter_per_channel = any(prod(shape) > 1 for shape in parameters)
+    # ONNX Runtime allows several scales, one per channel, only for the weight, which is not the first operand.
+    weight_has_scale_per_channel = any(prod(shape) > 1 for shape in parameters)
     splits = []
     for split in float_splits:
         slices_weight = any(read is not None for read in split.inputs[1:])
-        if has_parameter_per_channel and slices_weight:
+        if weight_has_scale_per_channel and slices_weight:
             continue  # the chunk of the weight would need a chunk of its scales
-        # FREE: chunks of any length give the same bits, as sums of integers are exact. But columns keep their
-        # role, by which `Graph` finds the splits that would slice a weight, and rejects them.
+        # FREE: sums of integers are exact, so chunks of any length give the same bits. But columns keep their role,
+        # as `Graph` allows a FREE split to slice a weight in each chunk, which costs too much for columns.
         role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
         reads = dict(zip(operands, split.inputs, strict=True))
         splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))

@@ -79,7 +79,7 @@ def _infer_subgraphs(
         wrong_states = _wrongly_declared_states(node, inferred_node, outer)
         if wrong_states or not _has_all_types(inferred_node, outer):
             results = _infer_subgraphs_of(node, inferred_node, outer)
-            # ONNX's inference keeps the wrong shape of a state, so its types of the outputs are wrong too.
+            # Known types are not new. But after a wrong state, which ONNX's inference keeps, no type counts as known.
             known_types = {} if wrong_states else outer.types
             new_types = _new_types(node.output, results, known_types)
             outer.types.update(new_types)  # for later nodes that read the outputs

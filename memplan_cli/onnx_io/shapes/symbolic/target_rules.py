@@ -42,8 +42,8 @@ _LARGEST_DIM = (1 << 63) - 1
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
 
-    With ``allowzero`` a 0 stays 0. The dim of an expression that may be -1, or a 0 that copies, is unknown:
-    ``n - 2``, for example, unless it is a dim of the input.
+    With ``allowzero`` a 0 stays 0. An expression that may have such a special value, as ``n - 2`` may be -1,
+    gives an unknown dim.
     """
     target = values.input_dims(node, 1)
     input_shape = values.shape(node.input[0])
@@ -60,10 +60,10 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
         elif isinstance(dim, str):
             least_allowed = 1 if copies_zero else 0
             may_be_special = _least(dim) < least_allowed
-            # In two cases the dim stays. If it is 0, input and result are then empty, whatever a 0 copies.
-            is_input_dim = dim in known_dims  # the length of an axis, so not -1
-            # The target (n - 2, m) of m * (n - 2) elements: n - 2 is not -1, as no count is negative.
-            if may_be_special and not is_input_dim and not has_same_count:
+            # n - 2 is not -1 if the input has an axis of n - 2 or, for a target (n - 2, m), m * (n - 2) elements. If
+            # n - 2 is 0, the input is empty, and so is the result, whatever the 0 copies: the dim stays.
+            divides_count = dim in known_dims or has_same_count
+            if may_be_special and not divides_count:
                 dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
