@@ -70,39 +70,37 @@ def find_phases(
     loss: str | None = None,
     recorded: Mapping[str, str] | None = None,
 ) -> Phases:
-    """Return the phases of a program: those of a training step if there is evidence of one.
+    """Return the phases of a program: forward, backward and update in a training step, else forward only.
 
-    The first of these is taken:
+    A program with one of these is a training step. The first that is found gives the phases:
 
-    1. phases that the exporter recorded, with a backward part or an update,
+    1. backward or update phases that the exporter recorded,
     2. an output that is a gradient or an updated parameter by its place in the graph (`find_trained`),
     3. ops that onnxruntime-training marks as backward.
 
-    Without any, all ops are forward. The loss is the named one, else a scalar float output with
-    ``loss`` in its name. In a training step it may also be another scalar float output.
-
     Args:
         program: The model; only ops of the main graph have phases.
-        loss: The name of the loss; None to search for it.
+        loss: The name of the loss; None to search for it among the scalar float outputs.
         recorded: Phases that the exporter wrote into the file, by op label.
 
     Raises:
         SettingsError: no op of the main graph computes a value named ``loss``.
     """
     flow = program.dataflow
-    candidates = (_loss_named(program, loss),) if loss else tuple(_losses(program))
+    possible_losses = (_loss_named(program, loss),) if loss else tuple(_losses(program))
     if recorded and not {"backward", "update"}.isdisjoint(recorded.values()):
-        return _from_records(program, candidates, recorded)
-    for candidate in candidates:
-        forward = flow.ancestors((candidate,))
-        trained = find_trained(program, forward, MAX_VISITS // len(candidates))
-        if trained.gradients:
-            return _training_phases(flow, candidate, forward, trained)
+        return _from_records(program, possible_losses, recorded)
+    for possible_loss in possible_losses:
+        forward = flow.ancestors((possible_loss,))
+        trained = find_trained(program, forward, MAX_VISITS // len(possible_losses))
+        if trained.gradients:  # each parameter that is found to be updated has one
+            return _training_phases(flow, possible_loss, forward, trained)
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
     if marked:
-        return _from_marks(program, candidates, marked)
-    named = (var for var in candidates if loss or "loss" in var.lower())
-    return Phases(loss=next(named, None))
+        return _from_marks(program, possible_losses, marked)
+    # Any scalar may be an output of a graph that does not train, so an unnamed loss must have ``loss`` in its name.
+    losses = (var for var in possible_losses if loss or "loss" in var.lower())
+    return Phases(loss=next(losses, None))
 
 
 def _loss_named(program: Program, loss: str) -> VarId:

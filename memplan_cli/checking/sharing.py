@@ -262,11 +262,11 @@ def check_donation(planned: PlannedModel) -> Iterator[str]:
         names_seen.update((input_name, output_name))
         if planned.type_of(donated) != planned.type_of(output):
             yield f"{pair}, which is of another type or shape"
-        views = _views(donated, readers)
-        late_reader = _late_reader(donated, output, output.producer, views, readers)
+        donated_ids = _ids_with_views(donated, readers)
+        late_reader = _late_reader(donated, output, output.producer, donated_ids, readers)
         if late_reader:
             yield f"{pair}, and {late_reader} needs the input after the output is written"
-        elif any(id(value) in views for value in main.outputs if value is not output):
+        elif any(id(value) in donated_ids for value in main.outputs if value is not output):
             yield f"{pair}, and the caller needs the input after the output is written"
 
 
@@ -279,33 +279,33 @@ def _readers(timeline: Timeline) -> _Readers:
     return readers
 
 
-def _views(value: Value, readers: _Readers) -> set[int]:
+def _ids_with_views(value: Value, readers: _Readers) -> set[int]:
     """Return the ``id`` of a value and of all its direct and indirect views."""
-    views, pending = {id(value)}, [value]
+    ids, pending = {id(value)}, [value]
     while pending:
         base = pending.pop()
         for node in readers.get(id(base), ()):
             output = node.outputs[0] if node.outputs else None
             if output is not None and viewed_value(output) is base:
-                views.add(id(output))
+                ids.add(id(output))
                 pending.append(output)
-    return views
+    return ids
 
 
 def _late_reader(
-    donated: Value, output: Value, writer: Node, views: set[int], readers: _Readers
+    donated: Value, output: Value, writer: Node, donated_ids: set[int], readers: _Readers
 ) -> str:
     """Return the quoted title of the first node that reads a donated input or a view of it too late.
 
-    ``views`` has the ``id`` of the donated input and of its views. The ``writer`` of the output writes
+    ``donated_ids`` has the ``id`` of the donated input and of its views. The ``writer`` of the output writes
     it to the input's memory. A node that starts after the writer's last tick is too late, and so is the
     writer itself if it may not overwrite what it reads, or what nodes in its subgraphs read. Empty if
     there is no such node.
     """
-    nodes = {id(node): node for view in views for node in readers.get(view, ())}
+    nodes = {id(node): node for value_id in donated_ids for node in readers.get(value_id, ())}
     for node in sorted(nodes.values(), key=lambda node: node.start):
         if node is writer:  # also counts as a reader of what its subgraphs read
-            is_late = not _may_overwrite_input(node, donated, output, views)
+            is_late = not _may_overwrite_input(node, donated, output, donated_ids)
         else:
             is_late = node.start > writer.last
         if is_late:
@@ -314,18 +314,18 @@ def _late_reader(
 
 
 def _may_overwrite_input(
-    node: Node, donated: Value, output: Value, views: Collection[int]
+    node: Node, donated: Value, output: Value, donated_ids: Collection[int]
 ) -> bool:
     """Return whether a node may write its first output over a donated input that it reads.
 
-    It may read the input only at positions that its operator may overwrite, and may not read another
-    of its ``views``: elements of a view can be read after other ones are written.
+    ``donated_ids`` has the ``id`` of the donated input, and of each view of it: a value with the same bytes.
     """
     if node.outputs[0] is not output or node.subgraphs:
         return False
     in_place = IN_PLACE_INPUTS.get(node.operator, ())
+    # A read view is refused: its elements can have other positions, and be overwritten before they are read.
     return all(
         value is donated and position in in_place
         for position, value in enumerate(node.inputs)
-        if id(value) in views
+        if id(value) in donated_ids
     )

@@ -98,13 +98,14 @@ def _check_type(row: Placement, dtype: str, shape: Shape | None) -> Iterator[str
 
 
 def check_tensor_bytes(row: Placement, unit: str, bounds: Bounds) -> Iterator[str]:
-    """Yield a message if the bytes of a tensor are not those of its shape and dtype.
+    """Yield a message if the bytes of a tensor, ``row.bytes * unit``, are not those of its shape and dtype.
 
-    ``unit`` is the unit of the tensor's arena, for example ``"batch"``. A tensor without bytes may be
-    in any arena.
+    ``unit`` is a factor of all sizes in the tensor's arena: 4 and ``"batch"`` are ``4 * batch`` bytes. It is ``"1"``
+    if all dims are numbers.
     """
     size = tensor_bytes(row.shape, row.dtype, bounds)
     count, expected_unit = size or (None, "")
+    # A tensor of 0 bytes may be in an arena of any unit.
     if row.bytes != count or (row.bytes and unit != expected_unit):
         expected = "an unknown number" if size is None else f"{count}*{expected_unit}"
         yield (

@@ -266,10 +266,9 @@ def _order_nested(
     """
     ordered_ops = list(block.ops)
     body_bounds: list[int] = []
-    # For each op with subgraphs, the bytes that its step needs: with the orders chosen for the subgraphs, and
-    # at least with any orders of them.
-    chosen_bytes: dict[OpIndex, int] = {}
-    least_bytes: dict[OpIndex, int] = {}
+    # For each op with subgraphs, the bytes that the op needs while it runs.
+    chosen_bytes: dict[OpIndex, int] = {}  # with the orders that are chosen for its subgraphs
+    least_bytes: dict[OpIndex, int] = {}  # a lower bound for all orders of its subgraphs
     for index, op in enumerate(block.ops):
         if op.bodies:
             bodies = [_order_nested(body, facts, method) for body in op.bodies]
@@ -280,11 +279,10 @@ def _order_nested(
             least_bytes[index] = least_step_bytes(op, facts, memory_of_bodies)
     graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
-    if chosen_bytes == least_bytes:
-        bound = search.bound
-    else:  # the bound of the search holds for the chosen orders of the subgraphs only
+    bound = search.bound  # over all orders of the block's ops, which need ``chosen_bytes``
+    if chosen_bytes != least_bytes:  # other orders of the subgraphs may need less
         least_graph = task_graph(block, facts, least_bytes)
-        bound = _bound_with_subgraphs(least_graph, body_bounds, cut_order=search.order)
+        bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
         peak=search.peak,
@@ -295,17 +293,15 @@ def _order_nested(
     return _OrderedBlock(ordered, memory, search)
 
 
-def _bound_with_subgraphs(
-    graph: TaskGraph, body_bounds: Sequence[int], cut_order: Order
-) -> int:
+def _bound_with_subgraphs(graph: TaskGraph, body_bounds: Sequence[int], order: Order) -> int:
     """Return a lower bound on the peak of a block over all orders of its ops and of its subgraphs.
 
     Args:
         graph: The block. For ops with subgraphs, its step bytes are lower bounds (`least_step_bytes`).
         body_bounds: For each subgraph, a lower bound on the peak of its own variables.
-        cut_order: Only chooses the ops at which cuts are made. Each cut bounds the peaks of all orders.
+        order: Any order of the ops. It only chooses the ops at which cuts are made: the bound holds for all orders.
     """
-    bound_of_ops = cut_bound(graph, cut_order)
+    bound_of_ops = cut_bound(graph, order)
     # At the peak of a subgraph, the tensors of the block that no op accesses are live too.
     bound_of_bodies = graph.always_live_bytes() + max(body_bounds)
     return max(bound_of_ops, bound_of_bodies)

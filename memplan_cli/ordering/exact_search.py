@@ -68,34 +68,34 @@ class StateSpace:
     access it (`_user_masks`). The tables have an entry for each op.
 
     Attributes:
-        work: number of steps examined so far.
-        _work_per_move: one step, and another for every 256 bits of the masks that a move copies.
-        _bit: the mask of the op alone.
-        _preds: the ops that it waits for.
-        _all: the bits of all ops, and of the caller of the block.
-        _accesses: the users and the bytes of each tensor that it accesses.
-        _in_place_users: the users of each tensor that it may write over.
+        work: ops examined so far, and more for each move in a large graph.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        """Make the tables of a graph whose ops are numbered topologically; one bit of a mask stands for an op."""
+        """Make the tables, with an entry for each op, in which a move of the search looks up the op that it runs.
+
+        A set of ops is a mask: an int in which bit ``i`` stands for op ``i``. Ops are numbered topologically.
+        """
         size = graph.size
-        self.work = 0
-        self._work_per_move = 1 + size // 256  # a move copies masks of ``size`` bits
+        self.work = 0  # grows with each op that is examined; the search has a limit on it
+        self._work_per_move = 1 + size // 256  # a move also copies masks of ``size`` bits
         self._succs = graph.succs
         self._step_bytes = graph.step_bytes
         self._in_place_bytes = graph.in_place_bytes
         self._defined_bytes = graph.defined_bytes
         self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
+        # The mask of the ops that must run before.
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
-        # One bit more: bit ``size`` stands for the caller of the block, which uses the results and never runs.
+        # Bit ``size`` stands for the caller of the block, which uses the results and never runs.
         self._all = (1 << (size + 1)) - 1
-        users = _user_masks(graph)
+        users = _user_masks(graph)  # of each tensor
+        # The users and the bytes of each tensor that the op accesses: the last user frees the tensor.
         self._accesses = [
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
         ]
+        # The users of each tensor that the op may write its output over, if it is the last user.
         self._in_place_users = [
             tuple(users[tensor] for tensor in row) for row in graph.in_place_inputs
         ]

@@ -250,7 +250,7 @@ class _Step:
             name = f"tensor {tensor[:120]!r}"
             require(share > 0, f"{name} has a share of {share} bytes")
             self._check_reader(tensor, reader)
-            limit = self._shareable_bytes(tensor)
+            limit = self._uncertain_bytes(tensor)
             total_shares[tensor] += share
             require(
                 total_shares[tensor] <= limit,
@@ -267,23 +267,24 @@ class _Step:
             certain -= group.saved_bytes  # in some orders the group overwrites the tensor
         return certain
 
-    def _shareable_bytes(self, tensor: str) -> int:
-        """Return the largest sum that the shares of a tensor may have: its bytes that the step needs in some orders only.
+    def _uncertain_bytes(self, tensor: str) -> int:
+        """Return the bytes that the step needs because of a tensor in some orders, but not in all.
 
         Raises:
-            ProofError: `_certain_bytes` counts the tensor already, because the step needs its bytes in every order.
+            ProofError: the step needs them in all orders, and `_certain_bytes` counts them already.
         """
         if tensor == self.replaced:
-            # The group of the step saves these bytes in orders in which it overwrites the tensor. In orders in which
-            # another group reads the tensor later, it cannot.
-            limit = self.graph.groups[self.group].saved_bytes
-            is_counted = self._is_read_later(tensor)
+            # The step needs bytes for its output, unless the output is written over the tensor. That is not possible
+            # in orders in which another group reads the tensor later.
+            uncertain_bytes = self.graph.groups[self.group].saved_bytes
+            in_all_orders = self._is_read_later(tensor)
         else:
-            limit = self.graph.sizes[tensor]
-            is_counted = self._is_surely_live(tensor)
+            # The tensor itself is live at the step in orders in which it is produced before, and read at the step or later.
+            uncertain_bytes = self.graph.sizes[tensor]
+            in_all_orders = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
-        require(not is_counted, f"{name} has a share, but is counted already")
-        return limit
+        require(not in_all_orders, f"{name} has a share, but is counted already")
+        return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
         """Check that a tensor, once produced, stays live until the group ``reader`` runs.

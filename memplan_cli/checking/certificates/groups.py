@@ -328,13 +328,15 @@ def _check_late_rule(graph: GroupGraph, node: int, into: int, title: str) -> Non
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
-    # Steps that now run before ``node`` hold no more bytes: its outputs are missing, and no tensor would end at it.
+    # The steps between the old place of ``node`` and ``into`` lose the outputs of ``node``. They would gain the tensors
+    # that ``node`` frees, so it must free none.
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    # Bytes of both steps beyond those live before ``node``. Say ``node`` allocates 4 for ``into``, which allocates 3:
-    # 4 and 4 + 3. ``into`` needs less in orders in which it overwrites a tensor, and the rule must hold in these too.
-    bytes_at_node = group.need
-    bytes_at_into = graph.produced_bytes(node) + target.need - graph.possible_saving(into)
-    require(bytes_at_node <= bytes_at_into, f"{title}: its step needs more")
+    # At the new place, ``into`` runs right after ``node`` and must be the higher step of the two. Say ``node`` needs 4
+    # bytes for its output, which stays, and ``into`` needs 3: the steps have 4 and 4 + 3 bytes.
+    output_bytes = graph.produced_bytes(node)
+    # ``into`` needs less in orders in which it overwrites a tensor. It must be the higher step in these too.
+    least_need_of_into = target.need - graph.possible_saving(into)
+    require(group.need <= output_bytes + least_need_of_into, f"{title}: its step needs more")
 
 
 def _check_early_rule(

@@ -175,24 +175,26 @@ def _check_block(
 
     - ``inside``: a subgraph of a node needs as much in any order of its own nodes;
     - ``search``: no order can run all nodes with less;
-    - ``cut``: the step of one node needs as much in any order;
-    - ``pair``: whichever of two nodes runs first, the step of one of them needs as much.
+    - ``cut``: one node needs as much while it runs, in any order;
+    - ``pair``: whichever of two nodes runs first, one of them needs as much while it runs.
 
     ``proven_bytes`` are the bounds of subgraphs that are checked already, by path.
 
     Raises:
-        ProofError: the proof is wrong, or its method is `NOT_CHECKABLE`, that of a bound without a proof.
+        ProofError: the proof is wrong, or the block has a bound without a proof.
     """
+    # The method of a bound that has no proof (a witness), because the proof is unknown or too large.
     require(proof.method != NOT_CHECKABLE, "it relies on a block without a witness")
     graph = block_groups(block, planned, proven_bytes)
     if proof.method == "inside":
         _check_inside(block, graph.pinned_bytes, proof, proven_bytes)
         return
+    # The other methods need fewer states or cuts if nodes that can run one right after the other count as one.
     fuse_groups(graph, proof.fusions)
     if proof.method == "search":
         check_search(graph, proof.states, proof.bound)
         return
-    # A certificate with any other method cannot be read.
+    # A cut is the bound of one node. A certificate with any other method than these two cannot be read.
     expected_cuts = {"cut": 1, "pair": 2}[proof.method]
     require(
         len(proof.cuts) == expected_cuts,

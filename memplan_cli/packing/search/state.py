@@ -172,31 +172,30 @@ def piece_arrays(piece: Piece) -> tuple[PieceArrays, list[int]]:
 
 
 def new_state(piece: PieceArrays, failed: Words, failures: Ints) -> SearchState:
-    """Return a state in which no buffer is placed.
+    """Return the state of a depth-first search in which no buffer is placed.
 
-    ``failed`` and ``failures`` are the table of failed states and the counts of failures that the state
-    shares with earlier ones of the piece (`SearchState`).
+    ``failed`` and ``failures``, what earlier searches of the piece found out about dead ends, are shared with them.
     """
     buffers, sections = len(piece.size), len(piece.load)
-    # The stacks and the undo log have room for usual searches. One that needs more ends with OVERFLOWED, and is
-    # not worth going on: it leaves one hole after another.
-    max_frames = 4 * (buffers + sections) + 100
-    max_options = 64 * (buffers + sections) + 1000
-    max_changes = 256 * (buffers + sections) + 1000
-    # One entry for each section, and one for the end of the last: buffers are counted as changes at
-    # their start and end.
-    scratch_length = sections + 1
+    # Placing a buffer takes one open decision and one log entry. The rest is room for holes and for options that are
+    # not tried yet. A search that needs more makes one hole after another, and ends with OVERFLOWED.
+    size = buffers + sections
     return SearchState(
+        # The packing so far.
         floor=np.zeros(sections, np.int64),
         unplaced=piece.load.copy(),
         is_placed=np.zeros(buffers, np.int8),
         offset=np.zeros(buffers, np.int64),
-        trail=np.zeros((max_changes, 2), np.int64),
-        frames=np.zeros((max_frames, _FRAME_COLUMNS), np.int64),
-        options=np.zeros(max_options, np.int64),
+        # The undo log, the stack of open decisions, and the stack of their options.
+        trail=np.zeros((256 * size + 1000, 2), np.int64),
+        frames=np.zeros((4 * size + 100, _FRAME_COLUMNS), np.int64),
+        options=np.zeros(64 * size + 1000, np.int64),
         registers=np.zeros(_REGISTERS, np.int64),  # empty stacks, and the mode ENTER
-        scratch=np.zeros((_SCRATCH_ROWS, scratch_length), np.int64),
+        # Temporary values. A row of ``scratch`` has one entry more than there are sections: in the row CHANGE, a
+        # buffer adds its size at its first section and takes it away at the section after its last.
+        scratch=np.zeros((_SCRATCH_ROWS, sections + 1), np.int64),
         preference=np.zeros(buffers, np.int64),
+        # Known dead ends.
         failed=failed,
         failures=failures,
     )

@@ -220,10 +220,8 @@ def _peaks_without(
 ) -> Iterator[int]:
     """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
-    The points are ``(tick, live bytes from this tick on)``, ascending: the bytes hold until the next
-    point. For example, with ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes that is live at the ticks 0 to 3
-    (``first=0``, and ``last=4``, which is exclusive) leaves 8 bytes: at tick 0, and at ticks 1 and 2, which
-    are lowered from 12.
+    A point is ``(tick, live bytes)``, which hold until the tick of the next point. For example, with the points
+    ``(0, 8) (1, 12) (3, 4)`` and a buffer of 4 bytes that is live from tick 0 to 3, the peak falls from 12 to 8.
     """
     ticks = [tick for tick, _ in points]
     sizes = [size for _, size in points]
@@ -231,14 +229,16 @@ def _peaks_without(
     highest_from = list(accumulate(reversed(sizes), max))[::-1]
     peak = highest_until[-1]
     for buffer in buffers:
-        # The points whose bytes hold at the first and at the last tick, which are not lowered.
+        last_tick = buffer.last - 1  # ``last`` is exclusive
+        # The points whose bytes hold at the buffer's first and last tick.
         at_first = bisect_right(ticks, buffer.first) - 1
-        at_last = bisect_right(ticks, buffer.last - 1) - 1
-        unlowered_peak = max(highest_until[at_first], highest_from[at_last])
-        # All points between are lowered by the buffer's bytes. If none of them is at the peak, ``unlowered_peak``
-        # is the peak, and higher than this.
-        lowered_peak = peak - buffer.bytes
-        yield max(unlowered_peak, lowered_peak)
+        at_last = bisect_right(ticks, last_tick) - 1
+        # The points up to ``at_first`` and from ``at_last`` on keep their bytes. All points between lose the buffer.
+        unchanged_peak = max(highest_until[at_first], highest_from[at_last])
+        if unchanged_peak == peak:
+            yield peak
+        else:  # the highest point lies between
+            yield max(unchanged_peak, peak - buffer.bytes)
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

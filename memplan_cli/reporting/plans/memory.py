@@ -310,20 +310,17 @@ def idle_sentence(report: Report) -> str:
 def _file_and_time_rows(
     report: Report, before: Peaks, after: Peaks
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a row for the files on disk, and one for the time of a run, if they are known.
-
-    The times are of the runs whose memory was measured. If both models were also timed in turn, the time
-    after is the time before times the ratio of those runs, which varies less.
-    """
+    """Yield a row for the files on disk, and a row for the time of a run, if these are known."""
     files = report.files
     if files.written:
         yield _change_row("files on disk", files.original, files.written, format_size)
-    old, new = comparable_times(before, after)
-    if old and new:
-        ratio = report.runtime.time if report.runtime else None
-        if ratio is not None:
-            new = ratio.median * old
-        yield _change_row("time of a run", old, new, "{:.3g} ms".format)
+    old_time, new_time = comparable_times(before, after)
+    if old_time and new_time:
+        # The ratio ``new / old`` of further runs of both models in turn, which varies less than single times.
+        time_ratio = report.runtime.time if report.runtime else None
+        if time_ratio is not None:
+            new_time = old_time * time_ratio.median
+        yield _change_row("time of a run", old_time, new_time, "{:.3g} ms".format)
 
 
 def _change_row(

@@ -181,19 +181,15 @@ class Prediction:
         return self.file_graph() if settings.is_unoptimized else self.optimized_graph()
 
     def file_graph(self) -> ExecutedGraph:
-        """Return the graph of the written file, which a session without optimization runs."""
+        """Return the graph of the written file: a session without optimization runs this graph."""
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.optimized_offline:
             return file
-        # The file was written from the graph that the original's run executed, and values in both have the same
-        # ids. So sizes and iteration counts of that run, and shapes by which ONNX Runtime plans, hold for the file.
+        # The file was written from the graph that the original's run executed. Variables of that graph have the same
+        # ids in the file, so sizes, iteration counts and shapes that are known by id hold for the file too.
         source = self.original.executed
-        # Every planner shape must belong to a variable of the graph: a simulation sets the shape of that variable.
-        variables = file.program.vars
-        shapes = {v: shape for v, shape in source.planner_shapes.items() if v in variables}
-        # Observed sizes need no filter: only those of variables in the file are looked up.
-        return replace(file, observed=source.observed, planner_shapes=shapes)
+        return replace(file, observed=source.observed, planner_shapes=source.planner_shapes)
 
     def optimized_graph(self) -> ExecutedGraph:
         """Return the predicted graph that ONNX Runtime's optimization makes of the file."""

@@ -58,11 +58,10 @@ def order_for_arena(
     dims: Mapping[str, int],
     provider: str = CPU,
 ) -> Program:
-    """Return the program with its top ops in an order for which the arena holds least.
+    """Return the program with its top ops in an order for which the arena holds less, or else the program itself.
 
-    The search lowers the height of an arena that is quick to simulate (`_arena_height`), and the peak of live
-    tensors does not grow. The program itself is returned if its `best_arena` holds no more than that of the result,
-    if a size is unknown, or if the graph is too large for a search.
+    The search compares orders by the bytes of an arena that is quick to simulate (`_arena_height`). The order that is
+    found is returned if the arena of a session (`best_arena`) holds less too. The peak of live tensors does not grow.
 
     Args:
         program: in an order of the lowest peak.
@@ -73,14 +72,14 @@ def order_for_arena(
     tracer = _Tracer(dims, provider, workspace_by_rule(program, dims))
     try:
         start = tracer.trace(program)
-    except UnknownBytesError:
+    except UnknownBytesError:  # a tensor of unknown size cannot be simulated
         return program
     requests = 2 * len(start.sizes)  # each tensor is allocated and freed
     moves = min(_MAX_MOVES, _WORK // max(requests, 1))
     if moves < _MIN_MOVES:  # the graph is too large
         return program
-    held = best_arena(start).held
-    if is_tight(held, start.rounded_peak):  # no order makes it lower
+    held_before = best_arena(start).held
+    if is_tight(held_before, start.rounded_peak):  # no order makes it lower
         return program
     search = _OrderSearch(
         program,
@@ -90,7 +89,8 @@ def order_for_arena(
         best_height=_arena_height(start),
     )
     ordered = search.run(moves)
-    return ordered if best_arena(tracer.trace(ordered)).held < held else program
+    held_after = best_arena(tracer.trace(ordered)).held
+    return ordered if held_after < held_before else program
 
 
 def arena_bytes(program: Program, dims: Mapping[str, int], provider: str = CPU) -> int | None:
@@ -125,9 +125,9 @@ class _Tracer:
 def _arena_height(trace: AllocationTrace) -> int:
     """Return the bytes held by an arena whose first region is as large as `best_fit_height`.
 
-    Often that one region is enough. But it ends, unlike the region that `best_fit_height` simulates: the
-    unused bytes up to its end are a free chunk, which may fit a request more tightly than the gap that the
-    request would get otherwise. A later request may then find no chunk, and the arena adds a region for it.
+    `best_fit_height` simulates a region without end, and an end can change which free chunk fits best. Say 8 units are
+    free between tensors, and 6 units at the end: a request of 5 units gets the end. Requests of 3 and 6 units that
+    follow need a second region; without an end, 5 and 3 units lie between the tensors.
     """
     height = rounded_up(best_fit_height(trace))
     later_regions = CHUNK  # the smallest size, which is doubled until the request fits

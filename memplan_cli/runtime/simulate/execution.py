@@ -371,8 +371,10 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
     trial = replace(
         frame.simulator, recorder=recorder, patterns={}, frame_counts=Counter(), keys={}
     )
-    # The outputs of the If, which both branches need, are left out.
-    trial.run_block(body, op, dict(zip(body.outputs, op.outputs, strict=True)), outer=None)
+    # Outputs of the branch are outputs of the If, which an outer frame allocates. Without an outer frame nothing
+    # does: these bytes are left out, as both branches need them.
+    outer_results = dict(zip(body.outputs, op.outputs, strict=True))
+    trial.run_block(body, op, outer_results, outer=None)
     return recorder.peak
 
 

@@ -51,7 +51,7 @@ class ExecutedGraph:
         dims: values of symbolic dims.
         in_run_order: whether the ops are in execution order, as in a dump of an optimized graph.
         planner_shapes: the shapes by which ONNX Runtime plans, of variables for which it infers
-            less than the program has; None is an unknown shape.
+            less than the program has; None is an unknown shape. Variables that the program lacks are skipped.
         observed: data-dependent sizes and iteration counts of one run; predictions then hold for the
             inputs of that run. None: they are unknown, or there are none.
         provider: ONNX Runtime's name of the execution provider.
@@ -154,6 +154,7 @@ def runtime_program(executed: ExecutedGraph) -> Program:
     changed_vars = {
         var: program.vars[var]._replace(shape=shape)
         for var, shape in executed.planner_shapes.items()
+        if var in program.vars
     }
     if not changed_vars:
         return program

@@ -368,24 +368,28 @@ class SessionMeter:
         reset_highest()
 
     def result(self, arena_bytes: Sequence[int] = ()) -> ProcessBytes | None:
-        """Return the bytes that the session took; None if the system does not provide them.
+        """Return the bytes that the session took, without its profile; None if the system does not provide them.
 
-        The profile is subtracted, that is the growth of the heap in a run beyond the growth of the arena.
-        ``arena_bytes`` are the bytes of the arena in each run, in order; empty without a profile.
+        The profile is the profiler's record of all runs so far, which grows with each run. ``arena_bytes`` are the
+        bytes of the arena after each run, in order; empty if the session makes no profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
         total = bytes_beyond(self.before, self._loaded, last, device)
-        if total is None or self.before is None or not self._after_runs:
+        if total is None or self.before is None:
+            return None
+        if not self._after_runs:  # before the first run the profile is empty
             return total
-        profile_bytes = self._resident_profile_bytes(arena_bytes)  # of each run
-        sizes_and_profiles = zip(self._run_peaks, profile_bytes, strict=True)
-        peak = max(size - profile for size, profile in sizes_and_profiles) - self.before.now
+        # For each run, the profile of all runs up to its end.
+        profiles = self._resident_profile_bytes(arena_bytes)
+        peaks_and_profiles = zip(self._run_peaks, profiles, strict=True)
+        peak = max(peak - profile for peak, profile in peaks_and_profiles) - self.before.now
         return ProcessBytes(
             load=total.load,  # there was no profile yet
             # The highest size may be reached during the load. There is no profile then, and nothing to subtract.
             run=max(peak, total.load),
-            private=max(total.private - profile_bytes[-1], 0),  # read after the last run
+            # ``total.private`` was read after the last run, and has the profile of all runs.
+            private=max(total.private - profiles[-1], 0),
             file=total.file,
             device=device,
         )
