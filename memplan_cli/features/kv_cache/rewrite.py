@@ -298,9 +298,8 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         inverse = [axes.index(axis) for axis in range(rank)]
         # ``like`` is only the name from which the name of the new value is made.
         new = edit.add_node("Transpose", [new], like=f"{cache.output}.new", perm=inverse)
-    # ``new`` now has the buffer's order of axes, in which ``cache.axis`` counts.
     edit.declare_buffers(cache)
-    length = edit.add_scatter(cache, new)
+    length = edit.add_scatter(cache, new)  # along ``cache.axis``, an axis of the buffer
     valid = edit.add_valid_part(cache.output, cache.axis, length)
     if is_transposed:
         valid = edit.add_node("Transpose", [valid], like=valid, perm=list(axes))

@@ -393,7 +393,7 @@ class GreedyChooser:
         gap = schedule.gap_around(needed, place)
         if gap is None:  # accessed at the place, and so in memory
             return _CopyInput(needed)
-        last_access, next_access = gap  # before and after the place
+        last_access, next_access = gap  # the accesses before and after the place
         one_more = _CopyInput(needed, is_copied=True, work=work)
         cost_of_one_more = work * self.price
         # A loss is the bytes above the budget that the input adds in a half-open range of places.
@@ -405,8 +405,8 @@ class GreedyChooser:
             return _CopyInput(needed, kept_from, kept_until, loss) if is_kept else one_more
         if next_access not in schedule.recomputed_at[needed]:  # kept in memory for that access
             return _CopyInput(needed)
-        # A copy runs at the next access. If the copy moves to the place, no work is added, but its result is kept
-        # from the place until that access, where it is in memory anyway.
+        # The copy that runs at the next access can move to the place. This adds no work, but then the input is in
+        # memory from the place until that access, exclusive.
         loss = self._added_excess(place, next_access, size)
         if loss > cost_of_one_more:
             return one_more
@@ -431,7 +431,7 @@ class GreedyChooser:
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
         schedule.recomputed_at[value].add(end)
-        # `add_live` adds to a half-open range of places.
+        # The value is no longer in memory after its last access, up to ``end``, exclusive.
         schedule.add_live(candidate.gap.start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
             input_value = copy_input.value
@@ -445,8 +445,7 @@ class GreedyChooser:
                 # If the copy ``b = f(a)`` is moved from 9 to 5, the access of ``a`` at 9 stays: other copies at
                 # 9 may read ``a``. `DropSchedule.set_measured` removes the access if none does.
                 schedule.recomputed_at[input_value].remove(copy_input.moved_from)
-        # Transient bytes are live only while the copies of one candidate run. Candidates with the same ``end`` have
-        # their copies run one after the other, so the largest number counts, not the sum.
+        # Transient bytes are live only while the copies of one candidate run: at one place, the largest number counts.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes

@@ -222,8 +222,7 @@ class SessionLoading:
         for op in [op for op in block.ops if op.bodies]:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
-            # The last reader of a weight of an outer block may be in a body. A mapped weight is freed then, but a weight
-            # on the heap is not (measured).
+            # A mapped weight is freed too if its last reader is in a body. A weight on the heap is not (measured).
             for var in [var for var in self._mapped_weights if readers[var] == 0]:
                 self._unmap_weight(var)
 
