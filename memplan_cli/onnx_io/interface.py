@@ -183,12 +183,9 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> str:
     """Return the text of an input's dim such that a parser of expressions reads it right.
 
-    A name with special characters gets backquotes: ``sequence-length`` would be a difference.
-
-    Args:
-        text: A dim of an input that is no number.
-        symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them: ``past`` and
-            ``sequence`` for ``past+sequence``, only the name for ``sequence-length``.
+    A name with special characters gets backquotes: ``sequence-length`` would be a difference. ``symbols_by_text``
+    has the symbols in each text of a dim (`input_symbols`): ``past`` and ``sequence`` for ``past+sequence``, but
+    for ``sequence-length``, if this is a name, only the name.
     """
     # The text itself; but ``min (a, b)`` for ``min(a, b)``, which without the space would be a call of a function.
     symbol_of_name = as_name(text)
