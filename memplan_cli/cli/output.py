@@ -178,7 +178,7 @@ class ProgressDisplay:
         self._timer: Timer | None = None
 
     def show(self, stage: str) -> None:
-        """Set the running stage, and draw it; a stage that begins early is drawn by a timer, if it lasts.
+        """Set the running stage, and draw it as soon as the first stage began `PROGRESS_DELAY` seconds ago.
 
         A `Detail` is not a stage: it is only printed, and only if ``details`` is set.
         """
@@ -188,10 +188,11 @@ class ProgressDisplay:
             return
         with self._lock:
             self._stage = stage
-            if self._seconds_since_first_stage() > PROGRESS_DELAY:
+            seconds_to_wait = PROGRESS_DELAY - self._seconds_since_first_stage()
+            if seconds_to_wait <= 0:
                 self._draw()
             elif self._timer is None:  # else the timer that runs draws the new stage
-                self._timer = Timer(PROGRESS_DELAY, self._draw)
+                self._timer = Timer(seconds_to_wait, self._draw)
                 self._timer.daemon = True
                 self._timer.start()
 

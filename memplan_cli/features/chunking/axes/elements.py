@@ -260,18 +260,14 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     stops = {axis: starts[axis] + node.output_shape[axis] * steps[axis] for axis in starts}
     read_start, read_stop = data_map.range(chunk, node.data_shape[data_map.axis])
     starts[data_map.axis], stops[data_map.axis] = 0, read_stop - read_start
-    bounds = {
-        _STARTS: tuple(starts.values()),
-        _STOPS: tuple(stops.values()),
-        _AXES: tuple(starts),
-        _STEPS: tuple(steps.values()),
-    }
+    axes, all_steps = tuple(starts), tuple(steps.values())
+    all_starts, all_stops = tuple(starts.values()), tuple(stops.values())
     if node.ints_attribute("starts"):  # before opset 10: attributes, and no steps
-        names = {_STARTS: "starts", _STOPS: "ends", _AXES: "axes"}
-        return ChunkEdit({name: bounds[position] for position, name in names.items()})
+        return ChunkEdit({"starts": all_starts, "ends": all_stops, "axes": axes})
+    inputs = {_STARTS: all_starts, _STOPS: all_stops, _AXES: axes, _STEPS: all_steps}
     # Axes or steps that the node omits stay omitted: an omitted input has no shape.
-    present = [position for position in bounds if node.input_shape(position) is not None]
-    return ChunkEdit(constants={position: bounds[position] for position in present})
+    present = [position for position in inputs if node.input_shape(position) is not None]
+    return ChunkEdit(constants={position: inputs[position] for position in present})
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:

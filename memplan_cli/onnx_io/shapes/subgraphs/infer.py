@@ -85,7 +85,7 @@ def _infer_subgraphs(
             outer.types.update(new_types)  # for later nodes that read the outputs
             output_types |= new_types
         _mark_never_run(inferred_node, _never_run_branch(node, outer))
-        for state in wrong_states:  # inputs of a subgraph in ``given``, for the next round
+        for state in wrong_states:  # in ``given``, which is inferred again in the next round
             state.type.CopyFrom(with_shape(state.type, None))
     return output_types
 
