@@ -279,8 +279,11 @@ def _order_nested(
             least_bytes[index] = least_step_bytes(op, facts, memory_of_bodies)
     graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
-    bound = search.bound  # over all orders of the block's ops, which need ``chosen_bytes``
-    if chosen_bytes != least_bytes:  # other orders of the subgraphs may need less
+    # The bound of all orders of the block's ops, with the chosen orders of the subgraphs.
+    bound = search.bound
+    if (
+        least_bytes != chosen_bytes
+    ):  # with other orders of the subgraphs, the ops may need less
         least_graph = task_graph(block, facts, least_bytes)
         bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
     memory = SubgraphMemory(

@@ -119,6 +119,14 @@ def test_the_planner_shares_by_what_the_runtime_knows() -> None:
     assert plan_block(less, less.body, None, rules).buffer[VarId("c")] == "c"
 
 
+def test_shapes_of_variables_that_a_file_lacks_are_skipped() -> None:
+    program = program_of("a = Exp(x) y = Neg(a)")
+    shapes = {VarId("a"): None, VarId("fused"): None}
+    seen = runtime_program(ExecutedGraph(program, planner_shapes=shapes))
+    assert seen.vars.keys() == program.vars.keys()
+    assert seen.vars[VarId("a")].shape is None
+
+
 def test_a_run_is_needed_only_where_the_data_decides() -> None:
     assert not needs_observation(ExecutedGraph(program_of("a = Exp(x) y = Neg(a)")))
     assert needs_observation(
