@@ -182,11 +182,11 @@ def read_needs(
     data_dims = _dims_by_data(program, free_input_dims, bound_settings) - {dim}
     _check_dims(program, (dim, *data_dims), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
+    # Bytes of the plan as a formula of ``dim``, such as 4096*dim + 64; empty if a size is unknown.
     totals = _totals(planned.program, planned.plan, bound_settings)
     observed_plans = None
     if data_dims or not totals:
-        # Formulas do not tell all sizes: the model is run for each need.
-        totals = {}
+        totals = {}  # not used: the model is run for each need, and the run tells the sizes
         observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
         observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
     process, process_notes = _process_that_has_to_fit(file.path, dim, bound_settings, of)

@@ -17,7 +17,7 @@ from memplan_cli.api.option_names import RUN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.progress import silent
-from memplan_cli.core.results.observations import PROVIDERS
+from memplan_cli.core.results.observations import CPU, PROVIDERS, RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
@@ -43,6 +42,7 @@ _NEVER_MEASURED = (
 )
 
 
+# ``measure=True`` stands for a ``check`` that confirms by a run, ``tune=True`` for a search by measuring.
 @accepts_option_names(
     settings=RUN_SETTINGS, measure={"check": {}}, tune={"check": {"search": "measured"}}
 )
@@ -83,11 +83,11 @@ def settings(
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
-        # Of a file that memplan wrote, three of the recorded settings stay: no optimization, a release of
-        # the arena after each run (the only use of run options), and outputs written over inputs.
+        # If memplan wrote the file, three of the settings that are recorded in it are kept.
         recorded = recorded_settings(metadata_of(file.model))
-        fixed = recorded if recorded and recorded.settings.is_unoptimized else None
-        arena_is_released = recorded is not None and bool(recorded.settings.run_config)
+        kept = recorded.settings if recorded else RuntimeSettings()
+        fixed = recorded if kept.is_unoptimized else None  # 1. the graph runs as it is
+        arena_is_released = bool(kept.run_config)  # 2. the only use of run options
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)
@@ -96,10 +96,10 @@ def settings(
         else:
             check = replace(check, idle="release" if arena_is_released else "keep")
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
-        if recorded is not None:
-            io_binding = recorded.settings.io_binding
-            choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
-        choice = replace(choice, notes=(*choice.notes, *_size_notes(bound_settings)))
+        # 3. Outputs are written over inputs, which are bound to the same buffers.
+        chosen = replace(choice.settings, io_binding=kept.io_binding)
+        notes = (*choice.notes, *_size_notes(bound_settings))
+        choice = replace(choice, settings=chosen, notes=notes)
         return files.without_temporary_folder(choice)
 
 
@@ -125,7 +125,6 @@ def _predicted_choice(
             optimize the graph.
         provider: ONNX Runtime's name of the execution provider; not used with ``fixed``, which has its own.
     """
-    from memplan_cli.core.results.observations import CPU
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.settings_search.predicted import (
         predict_settings,
@@ -153,7 +152,6 @@ def _predicted_choice(
 
 def _optimized_graph(path: Path, dims: Mapping[str, int], provider: str) -> ExecutedGraph:
     """Return the graph that ONNX Runtime makes of a model for a provider, which need not work here."""
-    from memplan_cli.core.results.observations import CPU, RuntimeSettings
     from memplan_cli.runtime.graph.dumps import executed_graph
 
     # Which nodes a device fuses is unknown without the device. The level "basic" has the optimizations that

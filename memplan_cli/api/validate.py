@@ -305,14 +305,15 @@ def _planning_command(report: Report, inputs: Inputs) -> str:
 def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> Binding:
     """Return a binding with two numbers for each of the named dims that has bounds and no number yet.
 
-    Outputs are compared at both numbers, which finds plans that hold for one size only. With the bounds 0 to 64
-    they are 1 and 2: the largest number may need more memory than there is.
+    Outputs are compared at both numbers, which finds plans that hold for one size only.
     """
     first: dict[str, int] = {}
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
-            first[name] = number_other_than(0, limits)  # 0 only if there is no other
+            # The lowest numbers but 0, for they need the least memory: 1 and 2 of the bounds 0 to 64. If the bounds have
+            # no other number, `number_other_than` returns the given one: 3 and 3 of the bounds 3 to 3.
+            first[name] = number_other_than(0, limits)
             second[name] = number_other_than(first[name], limits)
     return replace(binding.at(first), second_numbers=second)
 

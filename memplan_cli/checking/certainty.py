@@ -64,13 +64,14 @@ def _tensor_certainty(planned: PlannedModel) -> str:
 def _interface_certainty(
     planned: PlannedModel, values: Iterable[Value], recorded: str | None
 ) -> str:
-    """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is, if the report has the sum.
+    """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is.
 
-    ``recorded`` is the sum's certainty in the report.
+    ``recorded`` is the sum's certainty in the report. Without a sum in the report, the result has no meaning.
     """
     types = [planned.type_of(value) for value in values]
-    # The report has a sum with a value of dtype "unknown" only if a run observed the value's bytes.
-    if any(dtype not in ELEMENT_BITS and dtype != "unknown" for dtype, _ in types):
+    # Bytes of an "unknown" dtype are in a sum if a run observed them. If none did, the report has no sum.
+    dtypes_in_sum = {*ELEMENT_BITS, "unknown"}
+    if any(dtype not in dtypes_in_sum for dtype, _ in types):
         return PARTIAL  # strings and sequences are not in the sum
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
         return BOUND  # the sum is the largest for dims within their bounds

@@ -341,22 +341,22 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
-    """Compare the report's peak, that is the step with the most live bytes, and the tensors live at this step.
+    """Compare the report's peak: the step with the most live bytes, and the tensors that are live at it.
 
-    If the plan does not determine the peak, only the sum of the bytes of these tensors is compared.
+    The report must have no peak if sizes are unknown. If the plan does not determine the peak, only the sum of the
+    tensors' bytes is compared.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
-        yield Comparison("the peak of bytes that are not known", peak, None)
+        yield Comparison("the peak of bytes that are not known", recorded=peak, counted=None)
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
     else:
-        # The peak is that of tensors at offsets, and the plan has slots instead. The report is compared with itself:
-        # the tensors at its peak must have the bytes of its live peak.
+        # The peak is for offsets, and the plan has slots: the report's tensors are compared with its own live peak.
         sum_of_tensors = 0 if peak is None else sum(size for _, size in peak.tensors)
         name = "the bytes of the tensors at the peak"
-        yield Comparison(name, sum_of_tensors, memory.live_peak)
+        yield Comparison(name, recorded=sum_of_tensors, counted=memory.live_peak)
 
 
 def _compare_peak_tensors(

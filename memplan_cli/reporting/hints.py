@@ -152,24 +152,23 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
-    """Yield the options that can make unknown sizes known: those that bind dims of inputs, and one to allow a run.
-
-    A dim that the user bound is a number in all sizes. A dim whose value was only assumed is still a symbol in them.
-    """
+    """Yield the options that can make unknown sizes known: those that bind dims of inputs, and one to allow a run."""
     report = plan.report
     unbound_inputs = free_inputs(report)  # inputs with dims that the user has not bound
     input_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
-    # A size with symbols is a multiple of a unit, such as "batch*length".
+    # A size with symbols is a multiple of a unit, such as "batch*length". A dim with an assumed value is a symbol too.
     size_symbols = {name for unit in plan.units.values() for name in symbols_of(unit)}
-    data_dependent_symbols = size_symbols - input_symbols
+    symbols_from_binding = size_symbols & input_symbols
     may_run = plan.settings.get("run", True)
-    # Only a run tells data-dependent symbols. If they are unknown although a run was allowed, options do not help.
-    resolvable_symbols = (size_symbols - data_dependent_symbols) if may_run else size_symbols
+    # Other symbols depend on data. If a run was allowed, it did not tell them, and another would not.
+    symbols_from_run = set() if may_run else size_symbols - input_symbols
     if unbound_inputs:
         values = {name: dim.value for name, dim in report.bindings.items()}  # bound or assumed
         symbols_without_value = input_symbols - values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
+        # A run needs bound inputs too.
+        resolvable_symbols = symbols_from_binding | symbols_from_run
         if resolvable_symbols or symbols_without_value or has_undeclared_dim:
             yield binding_options(unbound_inputs, values)
-    if (report.partial or data_dependent_symbols) and not may_run:
+    if (report.partial or symbols_from_run) and not may_run:
         yield RUN_OPTION

@@ -154,15 +154,15 @@ def _arenas_in_bytes(plan: Plan) -> frozenset[int]:
 def _exact_bytes(
     tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return the bytes that a tensor of the common plan has at ``dims``; None if these dims do not decide them.
+    """Return the bytes of a tensor at ``dims``; None if these dims do not decide them.
 
-    ``exact`` is the plan for these dims alone, and ``program`` is that of the common plan.
+    ``exact`` is the plan for ``dims`` alone. ``tensor`` and ``program`` are of the common plan for several dims.
     """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
-        # Else the arena is in multiples of a further dim, such as ``batch``.
-        is_in_bytes = placement.arena in _arenas_in_bytes(exact)
-        return placement.bytes if is_in_bytes else None
+        if placement.arena in _arenas_in_bytes(exact):
+            return placement.bytes
+        return None  # the arena is in multiples of a further dim, such as ``batch``
     # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]
     if var.shape is None:

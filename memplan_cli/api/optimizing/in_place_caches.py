@@ -232,12 +232,12 @@ class _DecoderPlanner:
         return Rewriting(file, planned, resolved.settings, self.targets, metadata=metadata)
 
     def _with_figures(self, caches: CacheSummary, program: Program) -> CacheSummary:
-        """Return the caches for a report: with their bytes in a program, the planned step, and the steps that ran."""
+        """Return the caches with figures for a report. ``program`` is the rewritten graph."""
         return replace(
             caches,
             bytes=sum(_bytes(program, cache.output) for cache in caches.buffers),
-            before=self._original_memory(),
-            planned_at=self.last_step.past,
+            before=self._original_memory(),  # of the original model, before it was rewritten
+            planned_at=self.last_step.past,  # entries in the caches before the planned step
             steps=() if self.decoding is None else self.decoding.steps,
         )
 

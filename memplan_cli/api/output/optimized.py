@@ -157,7 +157,7 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
         recorded=None,  # the original is opened with ONNX Runtime's defaults
         # The written model is optimized when it is opened, unless it must run as written.
         optimization="off" if rewriting.unoptimized_only else "on",
-        # With a target, the planned file is one that ONNX Runtime wrote, with packed weights: so is the written one.
+        # The written model gets the weights of this file: the original, or ONNX Runtime's graph of it with packed weights.
         weights=rewriting.file.path,
     )
 

@@ -226,9 +226,9 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # The bound stays valid: it falls in orders with only ``first`` before the step, and is the same in all others,
-            # because no order has only ``second`` there. The gain: for 6 and -6 `least_bytes` adds 0 and -6, as if only
-            # ``second`` were there. A multiple of 6 makes both coefficients 0.
+            # No order has ``second`` before the step without ``first``, so the multiple never raises the sum.
+            # But `least_bytes` rises. Of groups that may run before the step, it adds the negative coefficients only:
+            # -6 for 6 of ``first`` and -6 of ``second``. A multiple of 6 makes both coefficients 0.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients

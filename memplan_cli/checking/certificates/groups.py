@@ -304,10 +304,10 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
         if rule == "late":
             _check_late_rule(graph, node, into, title)
-            # ``need``, the bytes that the step allocates, now includes the outputs of ``node``.
-            target.need += graph.produced_bytes(node)
+            target.need += graph.produced_bytes(node)  # the bytes that the step allocates
+            # ``into`` writes its first output over one tensor of ``replaceable`` that ends at the step, and saves
+            # ``saved_bytes``. An inner tensor ends there in any order: this saving is certain, and no other is left.
             if target.replaceable & inner_tensors:
-                # ``into`` can write its output over an inner tensor in any order: the saving is certain, and counted here.
                 target.need -= target.saved_bytes
                 target.replaceable = set()
         else:  # "early": certificates with other rules cannot be read
@@ -351,8 +351,8 @@ def _check_early_rule(
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # Bytes of both steps beyond those live before ``into``. A tensor that ``into`` overwrites is gone at both steps, so
-    # this saving is left out. Say ``into`` allocates 9 and leaves 4 of them, and ``node`` allocates 4: 9 and 4 + 4.
+    # Bytes of both steps beyond those live before ``into``. Say ``into`` needs 9 and produces 4 of them, and ``node``
+    # needs 4: 9 and 4 + 4. If ``into`` overwrites a tensor, its bytes are missing at both steps.
     bytes_at_into = target.need
     bytes_at_node = graph.produced_bytes(into) + group.need
     if group.replaceable & inner_tensors:  # ``node`` can overwrite one of these in any order
