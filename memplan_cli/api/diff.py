@@ -50,10 +50,11 @@ def diff(
 
 
 def _snapshot(source: ModelSource | Plan, request: Request) -> Snapshot:
-    """Return the numbers of a source; for a model with its predicted process, if possible."""
+    """Return the figures of a plan; for a model, also the predicted memory of a process that runs it."""
     plan, name = plan_and_name(source, request)
     if isinstance(source, Plan) or is_plan_file(source):
         return snapshot_of(plan, name)
     with model_paths(source) as files:
-        process, _ = process_or_obstacle(files.path, request.load(files.path), plan)
-    return snapshot_of(plan, name, process=process)
+        # None if it cannot be predicted; the reason, the second value, is not compared.
+        process_memory, _ = process_or_obstacle(files.path, request.load(files.path), plan)
+    return snapshot_of(plan, name, process=process_memory)

@@ -60,20 +60,20 @@ def accepts_option_names(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        """Return ``function`` with names of options as further keywords."""
         function_signature = signature(function)
         parameters = tuple(function_signature.parameters)
         names_with_effect = (*settings, *parameters)
         fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
         def translated(*args: P.args, **keywords: P.kwargs) -> dict[str, Any]:
-            """Return the arguments by name: the positional ones, and those that keywords stand for.
-
-            ``rtol=0.1, runs=5`` is ``check={"rtol": 0.1, "runs": 5}``.
-            """
+            """Return the arguments of a call by parameter, with option names replaced."""
             arguments: dict[str, Any] = dict(function_signature.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
+                # ``rtol=0.1`` gives ``check={"rtol": 0.1}``, and a flag the arguments in ``flags``.
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
+                    # After ``rtol=0.1, runs=5``, ``check`` is ``{"rtol": 0.1, "runs": 5}``.
                     _join_argument(arguments, name, argument)
             return arguments
 

@@ -97,6 +97,7 @@ def plan(
         return NotebookPlan.of(files.without_temporary_folder(planned.plan))
 
 
+# Each setting may be a keyword in ``options``; ``dry_run=True`` stands for ``extras=("dry-run",)``.
 @accepts_option_names(settings=_SETTINGS, dry_run={"extras": ("dry-run",)})
 def report(
     path: ModelSource | None = None,
@@ -132,7 +133,7 @@ def report(
             *(["settings"] if settings else []),
             *request_of(config, options).option_names,
             *(f"--{extra}" for extra in extras),
-            *(["--dim"] if profiles else []),
+            *(["--dim"] if profiles else []),  # the option that gives a dim several values
         ]
         reject_settings_of_plans((source,), option_names)
         return NotebookPlan.of(_stored_plan(Path(cast("FilePath", source))))
@@ -155,7 +156,7 @@ def report(
             from memplan_cli.api.dry_run import with_dry_run
 
             result = with_dry_run(result, files.path, settings, progress)
-        # Without the temporary folder of a model in memory, which messages may name.
+        # A model in memory was written to a temporary folder, whose name is removed from warnings.
         return NotebookPlan.of(files.without_temporary_folder(result))
 
 

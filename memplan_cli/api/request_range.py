@@ -233,16 +233,17 @@ def with_numbers_in_bounds(settings: Settings, memory: Memory) -> Settings:
 
 
 def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> Settings:
-    """Return settings in which all dims without a number have one with which the model runs.
+    """Return settings with numbers for all dims: those of the largest size at which the model runs.
 
-    The model is run at sizes within the bounds to find the largest size at which it runs.
+    The model is run to find this size, within the bounds in ``settings``. Numbers in ``settings`` stay.
 
     Raises:
         RuntimeUnavailableError: the model runs at none of the sizes that were tried.
     """
+    # A `Service` is the model with the sizes of its requests, here only sizes at which it runs.
     service, _ = service_that_runs(file.path, settings, timeout)
-    sizes_that_run = service.extent
-    dims_of_largest = service.dims(sizes_that_run.largest)
+    largest_size = service.extent.largest
+    dims_of_largest = service.dims(largest_size)  # also the dims without bounds
     assumed = {n: value for n, value in dims_of_largest.items() if n not in settings.dims}
     return replace(settings, inputs=replace(settings.inputs, assumed=assumed))
 

@@ -83,11 +83,12 @@ def settings(
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
-        # If memplan wrote the file, three of the settings that are recorded in it are kept.
         recorded = recorded_settings(metadata_of(file.model))
-        kept = recorded.settings if recorded else RuntimeSettings()
-        fixed = recorded if kept.is_unoptimized else None  # 1. the graph runs as it is
-        arena_is_released = bool(kept.run_config)  # 2. the only use of run options
+        # Only if memplan wrote the file, it has recorded settings. The choice keeps three of them.
+        in_file = recorded.settings if recorded else RuntimeSettings()
+        fixed = recorded if in_file.is_unoptimized else None  # the graph must run as it is
+        arena_is_released = bool(in_file.run_config)  # the only use of run options
+        inputs_overwritten_by_outputs = in_file.io_binding
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)
@@ -96,8 +97,7 @@ def settings(
         else:
             check = replace(check, idle="release" if arena_is_released else "keep")
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
-        # 3. Outputs are written over inputs, which are bound to the same buffers.
-        chosen = replace(choice.settings, io_binding=kept.io_binding)
+        chosen = replace(choice.settings, io_binding=inputs_overwritten_by_outputs)
         notes = (*choice.notes, *_size_notes(bound_settings))
         choice = replace(choice, settings=chosen, notes=notes)
         return files.without_temporary_folder(choice)

@@ -146,7 +146,7 @@ class TargetCandidates:
 
     @classmethod
     def of(cls, request: OptimizeRequest, folder: Path) -> Self:
-        """Return the candidates for the target of a request, none of which is planned yet.
+        """Return the candidates for the provider of a request, not yet planned; dumps will go to ``folder``.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -157,16 +157,17 @@ class TargetCandidates:
 
         settings = request.settings
         provider = resolve_provider(settings.target)
-        request.targets.refuse_overwriting_weights(request.file)
-        # Without a check, nothing shows whether a file with packed weights runs.
+        output_files = request.targets
+        output_files.refuse_overwriting_weights(request.file)
+        # Without a check, nothing shows whether a file with packed weights runs: sessions pack them.
         can_be_packed = request.check is not None
         packing = (
             packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
         )
         if settings.bounds:
-            # `plan_portable` chooses a number for each dim with bounds; its plan is not used.
-            portable = request.with_settings(replace(settings, target="portable"))
-            settings_with_numbers = plan_portable(portable).settings
+            # A plan for any provider chooses a number for each dim with bounds; the plan itself is not used.
+            for_any_provider = request.with_settings(replace(settings, target="portable"))
+            settings_with_numbers = plan_portable(for_any_provider).settings
             settings = replace(settings_with_numbers, target=settings.target)
         return cls(request, settings, provider, packing, folder)
 

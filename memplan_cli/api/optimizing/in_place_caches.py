@@ -316,13 +316,14 @@ class _DecoderPlanner:
         from memplan_cli.onnx_io.types import container_and_tensor_type
 
         model = self.file.model
-        names_of_dims = names_taken(model)
+        # These are not given to nameless dims, which have the same names in every plan of the model.
+        names_in_use = names_taken(model)
         axes = {cache.input: cache.axis for cache in self.decoder.caches.growing}
         lengths = {}
         for value in fed_inputs(model):
             if value.name in axes:
                 _, tensor = container_and_tensor_type(value)
-                length = tensor_dims(value, tensor, names_of_dims)[axes[value.name]]
+                length = tensor_dims(value, tensor, names_in_use)[axes[value.name]]
                 if isinstance(length, str):
                     lengths[length] = past
         return lengths

@@ -97,7 +97,7 @@ def as_name(text: str) -> str:
 def parse_call(atom: str) -> Call | None:
     """Return the function and the arguments of an atom that is a call; None for the name of a symbol.
 
-    A call in another form than the canonical one of `apply_function` is a name too.
+    A call that is not in canonical form, such as ``min(b, a)`` for ``min(a, b)``, is a name too.
     """
     name, bracket, _ = atom.partition("(")
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
@@ -105,8 +105,8 @@ def parse_call(atom: str) -> Call | None:
     try:
         tree = _Tree.parse(atom)
         call = _call_of(tree.top, tree)
-        atom_itself = {(atom,): 1}
-        return call if apply_function(*call) == atom_itself else None
+        one_times_atom = {(atom,): 1}  # all that a call in canonical form simplifies to
+        return call if apply_function(*call) == one_times_atom else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -78,28 +78,28 @@ def rewrite_in_chunks(
 def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | None:
     """Return ops and numbers of regions in a topological order; None if regions need each other.
 
-    A region stands in place of its ops. Its duplicated ops also run whole, so they are in the
-    order too. With 6 ops, of which the third to the fifth are region 0: ``[op, op, 0, op]``.
-
-    Everything stays as near as possible to its place in the program; a region's place is that
-    of its first op that is not duplicated.
+    A region, that is ops computed chunk by chunk, stands in place of these ops. With 6 ops, of which
+    the third to the fifth are region 0: ``[op, op, 0, op]``. Ops and regions stay as near as possible to their
+    places in the program; a region's place is that of the first op that it replaces.
     """
+    # ``splits`` has all ops of a region, by index. Its duplicated ops are not replaced: they run in the
+    # chunks, and also whole, for ops outside the region that read them.
+    replaced_ops = [region.splits.keys() - region.duplicated for region in regions]
     # The items to sort are the ops, by index, and behind them the regions: region ``n`` is item
     # ``op_count + n``. An op that a region replaces stays an item, which nothing waits for and which
     # waits for nothing; it is left out at the end.
     op_count = len(graph.ops)
     region_item_of_replaced_op = {
         index: item
-        for item, region in enumerate(regions, start=op_count)
-        for index in region.splits
-        if index not in region.duplicated
+        for item, replaced in enumerate(replaced_ops, start=op_count)
+        for index in replaced
     }
     op_producers = [
         () if index in region_item_of_replaced_op else graph.producers(index)
         for index in range(op_count)
     ]
-    # A region waits for the producers of its inputs. It does not wait for the whole run of its own
-    # duplicated ops: they are in ``region.splits``, and each chunk computes its slices of them.
+    # A region waits for the producers of its inputs, and for no op of its own, duplicated or not: each
+    # chunk computes its slices of these.
     region_producers = [
         {op for index in region.splits for op in graph.producers(index)} - region.splits.keys()
         for region in regions
@@ -108,8 +108,7 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     for item, producers in enumerate((*op_producers, *region_producers)):
         for producer in producers:
             successors[region_item_of_replaced_op.get(producer, producer)].add(item)
-    region_places = (min(region.splits.keys() - region.duplicated) for region in regions)
-    places = [*range(op_count), *region_places]
+    places = [*range(op_count), *map(min, replaced_ops)]
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
     if len(order) < len(successors):
         return None
@@ -204,18 +203,19 @@ class _ChunkWriter:
         _writer: the program that is written; ops and vars are added to it.
         _graph: the original program.
         _chunk: the ranges of this chunk.
-        _suffix: appended to the names of all ops and vars of this chunk; a number may follow.
+        _name_suffix: appended to the names of all ops and vars of this chunk; a number may follow.
     """
 
     def __init__(
-        self, writer: ProgramWriter, region: Region, chunk: ChunkRanges, suffix: str
+        self, writer: ProgramWriter, region: Region, chunk: ChunkRanges, name_suffix: str
     ) -> None:
         self._writer, self._graph = writer, writer.graph
-        self._region, self._chunk, self._suffix = region, chunk, suffix
-        # For each tensor that the region makes, the slice that this chunk makes; if it makes none, the
-        # rows that are carried over from the previous chunk.
-        self._own_slices: dict[VarId, _SlicedVar] = {}
-        # Carried rows and the own slice in one var, for tensors of which this chunk has both.
+        self._region, self._chunk = region, chunk
+        self._name_suffix = name_suffix  # such as ``__chunk2``
+        # For each tensor that the region makes, the rows that this chunk computes; if it computes none,
+        # the rows that are carried over from the previous chunk.
+        self._main_slices: dict[VarId, _SlicedVar] = {}
+        # Carried and computed rows in one var, for tensors of which this chunk has both.
         self._joined_slices: dict[VarId, _SlicedVar] = {}
         # The output of each Slice that was added, by tensor, axis and range of the original program.
         self._added_slices: dict[tuple[VarId, int, Range], VarId] = {}
@@ -250,7 +250,7 @@ class _ChunkWriter:
                     if is_computed:  # the chunk has more rows, which follow the carried ones
                         self._join_carried(var, axis_map.axis, carried)
                     else:  # the carried rows are all that the chunk needs
-                        self._own_slices[var] = carried
+                        self._main_slices[var] = carried
                 if var in next_carried:
                     next_vars[var] = self.slice_of(var, axis_map.axis, next_carried[var])
         return next_vars
@@ -268,7 +268,7 @@ class _ChunkWriter:
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         ]
         copy = op._replace(
-            name=self._writer.op_name(f"{op.label}{self._suffix}"),
+            name=self._writer.op_name(f"{op.label}{self._name_suffix}"),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             attributes={**op.attributes, **edit.attributes},
@@ -290,10 +290,10 @@ class _ChunkWriter:
         The op makes a new, wider var; the Slice makes the var of the own slice, so far an output of ``copy``.
         """
         before, after = surplus
-        start, stop = self._own_slices[original].range
+        start, stop = self._main_slices[original].range
         dims = list(self._graph.dims(original))
         dims[axis] = before + (stop - start) + after
-        wide = self._writer.new_var(original, f"{self._suffix}_wide", tuple(dims))
+        wide = self._writer.new_var(original, f"{self._name_suffix}_wide", tuple(dims))
         self._writer.ops.append(copy._replace(outputs=(wide, *copy.outputs[1:])))
         self._writer.slice(
             var=wide,
@@ -335,19 +335,19 @@ class _ChunkWriter:
         dims = list(self._graph.dims(var))
         start, stop = axis_map.range(op_range, dims[axis_map.axis])
         dims[axis_map.axis] = stop - start
-        name = self._writer.new_var(var, self._suffix, tuple(dims))
-        self._own_slices[var] = _SlicedVar(name, (start, stop))
+        name = self._writer.new_var(var, self._name_suffix, tuple(dims))
+        self._main_slices[var] = _SlicedVar(name, (start, stop))
         return name
 
     def _join_carried(self, var: VarId, axis: int, carried: _SlicedVar) -> None:
         """Add a Concat of the rows that were carried over and the rows of this chunk."""
-        own = self._own_slices[var]
-        bounds = carried.range[0], own.range[1]
+        computed = self._main_slices[var]
+        bounds = carried.range[0], computed.range[1]
         dims = list(self._graph.dims(var))
         dims[axis] = bounds[1] - bounds[0]
-        name = self._writer.new_var(var, f"{self._suffix}_joined", tuple(dims))
+        name = self._writer.new_var(var, f"{self._name_suffix}_joined", tuple(dims))
         self._writer.concat(
-            f"{name}/join", (carried.var, own.var), output=name, axis=axis, original=var
+            f"{name}/join", (carried.var, computed.var), output=name, axis=axis, original=var
         )
         self._joined_slices[var] = _SlicedVar(name, bounds)
 
@@ -359,7 +359,7 @@ class _ChunkWriter:
         a region slice a tensor along the same axis. All other tensors are there whole.
         """
         dims = list(self._graph.dims(var))
-        source = self._own_slices.get(var, _SlicedVar(var, (0, dims[axis])))
+        source = self._main_slices.get(var, _SlicedVar(var, (0, dims[axis])))
         if bounds != source.range and var in self._joined_slices:
             source = self._joined_slices[var]  # it begins with the carried rows
         if bounds == source.range:
@@ -368,7 +368,7 @@ class _ChunkWriter:
         if key not in self._added_slices:
             start, _ = source.range
             dims[axis] = bounds[1] - bounds[0]
-            name = self._writer.new_var(var, f"{self._suffix}_slice", tuple(dims))
+            name = self._writer.new_var(var, f"{self._name_suffix}_slice", tuple(dims))
             self._writer.slice(
                 var=source.var,
                 output=name,

@@ -336,19 +336,20 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
-    """Return which input elements a Resize reads along an axis; None if chunks would get other values.
+    """Return which input elements a chunk of a Resize reads; None if chunks would get other outputs.
 
-    A chunk is a range of input elements, from which ``scale`` times as many outputs are made: copies of these
-    elements, or interpolated from them and a halo around them. Only the map of the outputs has ``scale``.
+    A chunk is a range of input elements along the axis. Each element becomes ``scale`` outputs: copies, or
+    values interpolated from the element and a halo around it.
     """
+    elements_of_chunk = AxisMap(axis)  # no ``scale``: a chunk counts input elements
     if scale == 1:
-        return AxisMap(axis)
+        return elements_of_chunk
     if node.string_attribute("mode", "nearest") == "nearest":
         coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
         rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
         # Upsample of the NCHWC domain has no ``nearest_mode``: with nearest, it always repeats.
         repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
-        return AxisMap(axis) if repeats else None
+        return elements_of_chunk if repeats else None
     # ``index / scale`` is exact in floats for powers of two. Else a chunk could get other weights.
     is_power_of_two = scale & (scale - 1) == 0
     halo = _interpolation_halo(node)
