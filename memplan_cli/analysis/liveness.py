@@ -135,11 +135,9 @@ def live_ranges(
 
 
 def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
-    """Yield (tick, var) for every read and write of an op.
+    """Yield (tick, var) for the vars that an op accesses at its first tick ``start`` or its last tick ``end``.
 
-    Inputs and outputs of the subgraphs count as accesses of the op. A body that repeats reads
-    its captures and inputs again in the next iteration and may append to the op's outputs in
-    each, so all of these are live for the whole op.
+    Inputs and outputs of its subgraphs are among these vars.
     """
     yield from ((start, var) for var in op.inputs)
     yield from ((end, var) for var in op.outputs)
@@ -147,9 +145,11 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
         yield from ((start, var) for var in body.inputs)
         yield from ((end, var) for var in body.outputs)
     if op.repeats:
+        # Each iteration may read the inputs and append to the outputs: all are live for the whole op.
         yield from ((end, var) for var in op.inputs)
         yield from ((start, var) for var in op.outputs)
         yield from ((end, var) for body in op.bodies for var in body.inputs)
+        # Ops of the body read captures at ticks of their own, and read them again in the last iteration.
         yield from ((end, var) for body in op.bodies for var in captures(body))
 
 

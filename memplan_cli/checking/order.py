@@ -36,17 +36,17 @@ def unique_names(nodes: Iterable[NodeProto]) -> set[str]:
 def check_order(planned: PlannedModel) -> Iterator[str]:
     """Yield where the plan's blocks and nodes differ from those of the written model.
 
-    The ``path`` of a block is the one that the plan gives it, and must be a path that the model can have. The
-    indices of nodes without a unique name are checked if the original graph is available.
+    The indices of nodes without a unique name are checked if the original graph is available.
     """
     blocks, orders = planned.timeline.blocks, planned.plan.order
     if len(blocks) != len(orders):
         yield f"the order has {len(orders)} blocks, the model has {len(blocks)}"
         return
     for block, order in zip(blocks, orders, strict=True):
+        # ``block`` is from the model, but its ``path`` is the plan's, ``order.block``, set by `name_blocks`.
         if not has_valid_path(block):
             path = _path_in_model(block)
-            yield f"the order has a block {block.path[:120]!r}, the model has {path[:120]!r}"
+            yield f"the order has a block {order.block[:120]!r}, the model has {path[:120]!r}"
         yield from _check_entries(block, order.nodes)
     if any(len(b.nodes) != len(o.nodes) for b, o in zip(blocks, orders, strict=True)):
         return

@@ -553,11 +553,11 @@ def _level_limits(
 
 
 def _limits_of_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:
-    """Yield the limit of each known total: order's bound <= live peak <= planned bytes <= all tensors + padding.
+    """Yield for each known total but the last that it is at most the next known total.
 
     ``padding`` is the most that alignment adds. ``suffix`` is added to the names.
     """
-    totals = [
+    totals = [  # each is at most the next; nothing limits the last
         ("order_bound", memory.order_bound),
         ("live_peak", memory.live_peak),
         ("planned", memory.planned),

@@ -133,15 +133,16 @@ class _Choice(NamedTuple):
 def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
     """Return the found order if its measured peak is lower than that of the file's order; else the file's order.
 
-    ``program`` has the file's order. If sizes have symbols, peaks are measured with a number in place of every
-    symbol. The found order must then have no higher peak than the file's for any of the other numbers.
+    ``program`` has the file's order. If sizes have symbols, ``meter`` has a sample number in place of every symbol.
     """
     if found.method == "file":
         return _Choice("file", program, found.peaks)
+    file_peak = found.peaks["file"]  # for the sizes of ``meter``
     found_peak = meter.peak(found.program)
     peaks = {**found.peaks, found.method: found_peak}
-    is_lower = found_peak < peaks["file"]
-    others = meter.for_other_samples()  # none without symbols
+    is_lower = found_peak < file_peak
+    # With other numbers in place of the symbols, the found order must not be worse. No such meters without symbols.
+    others = meter.for_other_samples()
     if is_lower and all(other.peak(found.program) <= other.peak(program) for other in others):
         return found._replace(peaks=peaks)
     return _Choice("file", program, peaks)

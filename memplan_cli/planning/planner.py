@@ -163,11 +163,11 @@ def _decide(program: Program, context: _Context) -> Decision:
 
 
 def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decision:
-    """Keep the order of the file, with storage of its own for each tensor, at every level."""
+    """Keep the order of the file, with storage of its own for each tensor."""
     settings = context.settings
     scope = find_scope(program, settings, phases)
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
-    apart = allocate_apart(needs, settings.level)
+    apart = allocate_apart(needs, settings.level)  # the level decides the live peak only
     return Decision(
         source=context.source,
         settings=settings,
@@ -177,7 +177,7 @@ def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decis
         candidate=Candidate(program, scope.sizes),
         needs=needs,
         allocation=apart,
-        heights_by_level=(apart.heights,) * 3,
+        heights_by_level=(apart.heights,) * 3,  # the same at the reuse levels 0, 1 and 2
         original_allocation=apart,
     )
 

@@ -287,10 +287,9 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a tensor, once produced, stays live until the group ``reader`` runs.
+        """Check that a tensor, once produced, stays live until the group ``reader`` runs, in every order.
 
-        The group of the step, ``self.group``, need not read the tensor: a group that reads the tensor later keeps it
-        live too. Any other ``reader`` must read the tensor.
+        A share is a part of the tensor's bytes that counts as live until then.
 
         Raises:
             ProofError: with the reason.
@@ -300,17 +299,16 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if tensor == self.replaced:
-            # ``self.group`` may write over the tensor, so it does not keep the tensor live.
-            readers = readers - {self.group}
-        if reader == self.group:
-            # One reader that runs at the step or later in every order is enough.
-            is_live_until_step = any(map(self._is_never_before, readers))
-            require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")
-        else:
+        if reader != self.group:
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
+            return
+        # ``self.group`` runs at the step and need not read the tensor: a group that reads the tensor at the step or
+        # later keeps it live until the step. But ``self.group`` does not if it may write over the tensor.
+        keepers = readers - {self.group} if tensor == self.replaced else readers
+        is_live_until_step = any(map(self._runs_at_step_or_later, keepers))
+        require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")
 
     def _producer(self, tensor: str) -> int:
         """Return the group that produces a tensor."""
@@ -321,15 +319,15 @@ class _Step:
         """Return the users of a tensor without its producer."""
         return self.graph.users[tensor] - {self._producer(tensor)}
 
-    def _is_never_before(self, group: int) -> bool:
+    def _runs_at_step_or_later(self, group: int) -> bool:
         """Return whether a group runs at the step or later in every order."""
         return self.runs_before.get(group) is False
 
     def _is_read_later(self, tensor: str) -> bool:
         """Return whether a reader of a tensor, other than the group of the step, runs later in every order."""
-        return any(map(self._is_never_before, self._readers(tensor) - {self.group}))
+        return any(map(self._runs_at_step_or_later, self._readers(tensor) - {self.group}))
 
     def _is_surely_live(self, tensor: str) -> bool:
         """Return whether a tensor is live before the step in any order."""
         is_produced = self.runs_before.get(self._producer(tensor), False)
-        return is_produced and any(map(self._is_never_before, self.graph.users[tensor]))
+        return is_produced and any(map(self._runs_at_step_or_later, self.graph.users[tensor]))

@@ -84,15 +84,17 @@ def _refuse_without_caches(search: CacheSearch) -> None:
     Raises:
         ModelError: with the reason.
     """
+    # A constant cache does not grow: its output passes the input on.
     if any(cache.form != "constant" for cache in search.matches):
         return
-    if not search.kept:
+    not_in_place = search.kept  # caches that stay two tensors, each with the reason
+    if not not_in_place:
         raise ModelError(
             "the model has no cache: no output extends an input along one axis",
             hint="export the decoder with its past as inputs and its present as outputs",
         )
-    first = search.kept[0]
-    more = f" ({len(search.kept) - 1} more are kept too)" if len(search.kept) > 1 else ""
+    first = not_in_place[0]
+    more = f" ({len(not_in_place) - 1} more are kept too)" if len(not_in_place) > 1 else ""
     raise ModelError(
         f"no cache can be updated in place: {first.output!r} extends {first.input!r}, but "
         f"{first.reason}{more}"

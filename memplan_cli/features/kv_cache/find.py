@@ -307,11 +307,13 @@ def _in_place_or_kept(cache: CacheMatch, index: GraphIndex) -> CacheMatch | Kept
     present = next(value for value in index.graph.output if value.name == cache.output)
     past_type, present_type = past.type.tensor_type, present.type.tensor_type
     growing_dim = past_type.shape.dim[cache.axis]
-    if not index.keeps_axes((*cache.before, *cache.after), index.ranks[cache.input]):
+    # The nodes from the input to the output, without the node that extends the cache. Some may be Transposes.
+    path = (*cache.before, *cache.after)
+    if not index.keeps_axes(path, index.ranks[cache.input]):
         reason = "the output has its axes in another order"
     elif past_type.elem_type != present_type.elem_type:
         reason = "the output has another element type"
-    elif cache.axis == 0:  # the batch for TensorScatter, which writes along other axes only
+    elif cache.axis == 0:  # TensorScatter writes into each of these rows, and adds none
         reason = "it grows along its first axis, along which TensorScatter counts rows"
     elif growing_dim.HasField("dim_value"):
         reason = f"the file fixes its length at {growing_dim.dim_value}"

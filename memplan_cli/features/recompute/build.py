@@ -157,12 +157,11 @@ class _CopyWriter:
         self._ops.append(_PlacedOp(with_names(op, copies) if copies else op, place))
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
-        """Return for each value the copy places for which a copy was emitted.
-
-        An emitted copy of an op also makes the op's other outputs, which may have no copy place there.
-        """
+        """Return for each value those of its planned copy places whose copy was emitted."""
         written_copies: dict[ValueNumber, set[Place]] = {}
+        # Each key is an emitted copy: the copied var, and the place from which on ops read the copy.
         for var, copy_place in self._copy_of:
+            # The copy of an op also makes required outputs that are not planned to be copied there.
             if copy_place in self._copy_places(var):
                 written_copies.setdefault(self._values.value_of[var], set()).add(copy_place)
         return written_copies
@@ -210,27 +209,27 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``, right before its first reader, the op at `_current_place`.
+        """Emit a copy of the op at place ``producer``, for the ops from ``copy_place`` on.
 
-        Ops from ``copy_place`` on read the copy. If op 2 is to be copied from place 5 on, and op 8 is the first to
-        read its outputs, ``producer`` is 2, ``copy_place`` is 5 and `_current_place` is 8.
+        For example, op 2 is planned to be copied for ops from 5 on, and op 8 is the first of these to read it. Then
+        ``producer`` is 2, ``copy_place`` is 5, and the copy is emitted right before op 8.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
         # Emits missing copies of inputs first. The op reads nothing else: ops with subgraphs are never copied.
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
-        outputs = tuple(
-            self._provisional_copy(var, copy_place)
-            # An optional output is copied only if the schedule copies it at the same place too.
-            if var and (position not in optional or copy_place in self._copy_places(var))
-            else VarId("")
-            for position, var in enumerate(op.outputs)
-        )
-        # The schedule has the copy at ``copy_place``, so its reads are recorded there, not at `_current_place`.
+        outputs: list[VarId] = []
+        for position, var in enumerate(op.outputs):
+            # The copy has no optional output whose value is not planned to be copied for these ops.
+            is_omitted = position in optional and copy_place not in self._copy_places(var)
+            has_copy = var and not is_omitted
+            outputs.append(self._provisional_copy(var, copy_place) if has_copy else VarId(""))
+        # In the schedule a copy runs at its copy place (5), so its reads are recorded there.
         self._reads_by_copies.update(
             ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
         )
-        copy = op._replace(inputs=inputs, outputs=outputs)
+        copy = op._replace(inputs=inputs, outputs=tuple(outputs))
+        # The op at `_current_place` (8) is emitted next.
         self._ops.append(_PlacedOp(copy, self._current_place))
 
     def _provisional_copy(self, var: VarId, copy_place: Place) -> VarId:

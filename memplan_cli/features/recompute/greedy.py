@@ -425,27 +425,26 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule: drop its value in a gap, and recompute it at the end of the gap.
 
-        Copies of its inputs may run there too: new copies, or copies moved there from a later place. Changes
-        `schedule` and `_transient_bytes`.
+        Changes `schedule` and `_transient_bytes`.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
         schedule.recomputed_at[value].add(end)
-        # The value is no longer in memory after its last access, up to ``end``, exclusive.
+        # The value is accessed at the gap's ``start`` and ``end``, and not in memory between these places.
         schedule.add_live(candidate.gap.start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
             input_value = copy_input.value
-            schedule.add_access(input_value, end)
-            # The places at which the input is in memory only because of this candidate; none if both are 0.
+            schedule.add_access(input_value, end)  # a copy at ``end`` reads the input
+            # The input is in memory for longer. An input that is in memory anyway has the empty range from 0 to 0.
             size = values.sizes[input_value]
             schedule.add_live(copy_input.kept_from, copy_input.kept_until, size)
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.moved_from is not None:
-                # If the copy ``b = f(a)`` is moved from 9 to 5, the access of ``a`` at 9 stays: other copies at
-                # 9 may read ``a``. `DropSchedule.set_measured` removes the access if none does.
+                # The copy that ran at the later place ``moved_from`` runs at ``end`` instead. The reads of that copy
+                # stay recorded at ``moved_from`` until `DropSchedule.set_measured` counts all reads anew.
                 schedule.recomputed_at[input_value].remove(copy_input.moved_from)
-        # Transient bytes are live only while the copies of one candidate run: at one place, the largest number counts.
-        transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
-        schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
-        self._transient_bytes[end] = transient_bytes
+        # Copies of several candidates at one place run one after another: the largest need counts, not the sum.
+        added_bytes = max(candidate.transient_bytes - self._transient_bytes[end], 0)
+        schedule.add_live(end, end + 1, added_bytes)
+        self._transient_bytes[end] += added_bytes

@@ -174,11 +174,12 @@ def piece_arrays(piece: Piece) -> tuple[PieceArrays, list[int]]:
 def new_state(piece: PieceArrays, failed: Words, failures: Ints) -> SearchState:
     """Return the state of a depth-first search in which no buffer is placed.
 
-    ``failed`` and ``failures``, what earlier searches of the piece found out about dead ends, are shared with them.
+    The hash table ``failed`` of states without a solution, and ``failures``, the dead ends of each section, are
+    shared with earlier searches of the piece.
     """
     buffers, sections = len(piece.size), len(piece.load)
-    # Placing a buffer takes one open decision and one log entry. The rest is room for holes and for options that are
-    # not tried yet. A search that needs more makes one hole after another, and ends with OVERFLOWED.
+    # The factors below are a guess. The search is correct with any factors: before each step it checks the room, and
+    # ends with OVERFLOWED, without an answer, if there is too little.
     size = buffers + sections
     return SearchState(
         # The packing so far.

@@ -68,7 +68,7 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
             {"label": printable(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
         ],
-        "given": _bytes_beside(plan, facts),
+        "given": _given_bytes(plan, facts),
         **_tensor_columns(plan, facts, chunked_regions),
     }
 
@@ -101,14 +101,13 @@ def _symbol(plan: Plan, name: str) -> Json:
     }
 
 
-def _bytes_beside(plan: Plan, facts: GraphFacts) -> Json:
-    """Return the bytes that are no intermediates, such as weights and inputs, by category.
-
-    They are taken from the model, or from the report's totals if the model is not at hand.
-    """
+def _given_bytes(plan: Plan, facts: GraphFacts) -> Json:
+    """Return the bytes of weights and inputs, by category such as caches."""
+    if facts.given:  # counted in the model; empty without the model, or if a size has symbols
+        return dict(facts.given)
     memory = plan.report.memory
     totals = {"weights": memory.weights, "inputs": memory.inputs}
-    return dict(facts.given) or {name: size for name, size in totals.items() if size}
+    return {name: size for name, size in totals.items() if size}
 
 
 def _indices(texts: Iterable[str]) -> dict[str, int]:

@@ -109,19 +109,16 @@ class SessionLoading:
     def _parse(self) -> None:
         """Simulate how the file is parsed, and its inline weights copied out of the parsed text."""
         memory = self.memory
-        buffer = memory.allocate(
-            PARSED_FILE, min(self.stored.size, PROFILE.read_buffer), SMALL_ALIGNMENT
-        )
-        inside = [
-            weight
-            for weight in self.stored.weights
-            if weight.inside and weight.size > PROFILE.inline_weight
-        ]
-        texts = [self._read_text(weight.size) for weight in inside]
+        buffer_size = min(self.stored.size, PROFILE.read_buffer)  # the file is read in pieces
+        buffer = memory.allocate(PARSED_FILE, buffer_size, SMALL_ALIGNMENT)
+        inside = [weight for weight in self.stored.weights if weight.inside]
+        # A smaller weight is not copied: it stays where it was parsed (measured).
+        copied = [weight for weight in inside if weight.size > PROFILE.inline_weight]
+        text_blocks = [self._read_text(weight.size) for weight in copied]
         memory.free(buffer)
-        for weight, text in zip(inside, texts, strict=True):
+        for weight, text_block in zip(copied, text_blocks, strict=True):
             self.heap_weights[weight.name] = memory.allocate(INLINE_WEIGHTS, weight.size)
-            memory.free(text)
+            memory.free(text_block)
 
     def _read_text(self, size: int) -> MemoryBlock:
         """Return the block into which protobuf reads the bytes of a weight, a ``std::string``.

@@ -94,17 +94,19 @@ def order_for_arena(
 
 
 def arena_bytes(program: Program, dims: Mapping[str, int], provider: str = CPU) -> int | None:
-    """Return the least bytes that an arena holds after runs of a program; None if a size is unknown.
+    """Return the bytes that an arena holds after simulated runs of a program; None if a size is unknown.
 
-    Exact growth and arenas of one to three regions are tried (`best_arena`). The ops run in the order of the
-    program. ``dims`` are values of symbolic dims, and ``provider`` is ONNX Runtime's name of the provider.
+    ``dims`` are values of symbolic dims, and ``provider`` is ONNX Runtime's name of the provider.
     """
     executed = ExecutedGraph(program, dims, provider=provider)
+    # The ops run in the order of the program, and each tensor is allocated from the arena and freed again.
     model = simulated_model(executed, ARENA_REUSE_ONLY)
+    workspace = workspace_by_rule(program, dims)  # bytes that kernels allocate besides outputs
     try:
-        traces = trace_session(model, workspace_by_rule(program, dims))
-    except UnknownBytesError:
+        traces = trace_session(model, workspace)
+    except UnknownBytesError:  # raised in simulated runs only
         return None
+    # Several settings of the arena are simulated. The one under which the arena holds the fewest bytes is used.
     return best_arena(served_runs(executed, traces)).held
 
 
