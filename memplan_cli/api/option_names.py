@@ -63,7 +63,7 @@ def accepts_option_names(
         """Return ``function`` with names of options as further keywords."""
         function_signature = signature(function)
         parameters = tuple(function_signature.parameters)
-        names_with_effect = (*settings, *parameters)
+        names_with_effect = (*settings, *parameters)  # other settings are refused
         fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
         def translated(*args: P.args, **keywords: P.kwargs) -> dict[str, Any]:

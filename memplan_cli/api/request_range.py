@@ -242,8 +242,7 @@ def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> 
     """
     # A `Service` is the model with the sizes of its requests, here only sizes at which it runs.
     service, _ = service_that_runs(file.path, settings, timeout)
-    largest_size = service.extent.largest
-    dims_of_largest = service.dims(largest_size)  # also the dims without bounds
+    dims_of_largest = service.dims(service.extent.largest)  # also the dims without bounds
     assumed = {n: value for n, value in dims_of_largest.items() if n not in settings.dims}
     return replace(settings, inputs=replace(settings.inputs, assumed=assumed))
 

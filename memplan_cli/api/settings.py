@@ -84,7 +84,7 @@ def settings(
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
         recorded = recorded_settings(metadata_of(file.model))
-        # Only if memplan wrote the file, it has recorded settings. The choice keeps three of them.
+        # A file that memplan wrote has recorded settings, of which the choice keeps three.
         in_file = recorded.settings if recorded else RuntimeSettings()
         fixed = recorded if in_file.is_unoptimized else None  # the graph must run as it is
         arena_is_released = bool(in_file.run_config)  # the only use of run options

@@ -388,8 +388,7 @@ def profile_dims(command: Command) -> Command:
 
 def _with_help_of_dim_lists(command: Command, purpose: str) -> Command:
     """Change the help of a command's ``--dim``, which takes several numbers; return the command."""
-    # click keeps the options here. `wraps` copied the attribute from the function that ``command`` calls, whose
-    # help changes too: no harm, as only the help of ``command`` is ever printed.
+    # click keeps the options here. `wraps` copied them from the function inside, whose help is never printed.
     for option in vars(command).get("__click_params__", ()):
         if option.name == "dims":
             option.metavar = "NAME=N,.."

@@ -157,13 +157,10 @@ class TargetCandidates:
 
         settings = request.settings
         provider = resolve_provider(settings.target)
-        output_files = request.targets
-        output_files.refuse_overwriting_weights(request.file)
-        # Without a check, nothing shows whether a file with packed weights runs: sessions pack them.
-        can_be_packed = request.check is not None
-        packing = (
-            packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
-        )
+        request.targets.refuse_overwriting_weights(request.file)  # the files to write
+        packing = Packing.AT_LOAD  # each session packs the weights
+        if request.check is not None:  # a check shows whether a file with packed weights runs
+            packing = packing_for(provider, request.file.model)
         if settings.bounds:
             # A plan for any provider chooses a number for each dim with bounds; the plan itself is not used.
             for_any_provider = request.with_settings(replace(settings, target="portable"))

@@ -308,10 +308,7 @@ class _DecoderPlanner:
         return memory.inputs, memory.outputs, memory.planned
 
     def _cache_lengths(self, past: int) -> dict[str, int]:
-        """Return the number of each symbolic dim of the original that is the length of a growing cache.
-
-        This number is always ``past``, the number of tokens in the caches before the step.
-        """
+        """Map each symbolic dim that is the length of a growing cache to ``past``, the number of cached tokens."""
         from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
         from memplan_cli.onnx_io.types import container_and_tensor_type
 

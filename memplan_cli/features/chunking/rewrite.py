@@ -354,7 +354,7 @@ class _ChunkWriter:
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
         """Return a var that holds a range of a tensor of the original program; add a Slice if there is none.
 
-        Of a tensor that the region makes, this chunk has its own slice, and maybe the same slice
+        Of a tensor that the region makes, this chunk has a main slice, and maybe the same slice
         joined with rows that the previous chunk carried over. Both are along ``axis``, as all ops of
         a region slice a tensor along the same axis. All other tensors are there whole.
         """
