@@ -137,7 +137,7 @@ def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _
     """
     if found.method == "file":
         return _Choice("file", program, found.peaks)
-    file_peak = found.peaks["file"]  # for the sizes of ``meter``
+    file_peak = found.peaks["file"]  # for the same sizes as in ``meter``
     found_peak = meter.peak(found.program)
     peaks = {**found.peaks, found.method: found_peak}
     is_lower = found_peak < file_peak

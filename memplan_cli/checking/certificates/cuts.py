@@ -287,9 +287,7 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a tensor, once produced, stays live until the group ``reader`` runs, in every order.
-
-        A share is a part of the tensor's bytes that counts as live until then.
+        """Check that a share, a part of a tensor's bytes, stays live until the group ``reader`` runs, in every order.
 
         Raises:
             ProofError: with the reason.
@@ -299,6 +297,7 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
+        # A group that reads the tensor keeps the tensor live until the group runs.
         if reader != self.group:
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"

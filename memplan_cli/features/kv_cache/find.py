@@ -313,7 +313,7 @@ def _in_place_or_kept(cache: CacheMatch, index: GraphIndex) -> CacheMatch | Kept
         reason = "the output has its axes in another order"
     elif past_type.elem_type != present_type.elem_type:
         reason = "the output has another element type"
-    elif cache.axis == 0:  # TensorScatter writes into each of these rows, and adds none
+    elif cache.axis == 0:  # the batch: TensorScatter writes into each row, and adds none
         reason = "it grows along its first axis, along which TensorScatter counts rows"
     elif growing_dim.HasField("dim_value"):
         reason = f"the file fixes its length at {growing_dim.dim_value}"

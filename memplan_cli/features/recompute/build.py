@@ -220,7 +220,7 @@ class _CopyWriter:
         inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs: list[VarId] = []
         for position, var in enumerate(op.outputs):
-            # The copy has no optional output whose value is not planned to be copied for these ops.
+            # An optional output is left out unless its value is planned to be copied for these ops too.
             is_omitted = position in optional and copy_place not in self._copy_places(var)
             has_copy = var and not is_omitted
             outputs.append(self._provisional_copy(var, copy_place) if has_copy else VarId(""))

@@ -174,12 +174,12 @@ def piece_arrays(piece: Piece) -> tuple[PieceArrays, list[int]]:
 def new_state(piece: PieceArrays, failed: Words, failures: Ints) -> SearchState:
     """Return the state of a depth-first search in which no buffer is placed.
 
-    The hash table ``failed`` of states without a solution, and ``failures``, the dead ends of each section, are
-    shared with earlier searches of the piece.
+    Shared with earlier searches of the piece: the hash table ``failed`` of states without a solution, and
+    ``failures``, how often each section was a dead end.
     """
     buffers, sections = len(piece.size), len(piece.load)
-    # The factors below are a guess. The search is correct with any factors: before each step it checks the room, and
-    # ends with OVERFLOWED, without an answer, if there is too little.
+    # Placing a buffer takes one log entry and at most one open decision: the factors below leave room to spare.
+    # Any factors are correct: a search without room for the next step ends with OVERFLOWED, without an answer.
     size = buffers + sections
     return SearchState(
         # The packing so far.
