@@ -90,7 +90,7 @@ def map_large_blocks(threshold_afterwards: int = LOADED_THRESHOLD) -> Iterator[N
     try:
         yield
     finally:
-        # Once set, the threshold no longer adapts: it gets the largest number that it would have reached.
+        # Once set, the threshold no longer adapts. By default it gets the largest number that it would have reached.
         _set_mapping_threshold(threshold_afterwards)
 
 

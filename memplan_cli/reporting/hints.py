@@ -158,8 +158,11 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     input_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
     # A size with symbols is a multiple of a unit, such as "batch*length". A dim with an assumed value is a symbol too.
     size_symbols = {name for unit in plan.units.values() for name in symbols_of(unit)}
-    symbols_from_binding = size_symbols & input_symbols
     may_run = plan.settings.get("run", True)
+    # If sizes are unknown although a run was allowed, such as those of texts, no dim makes them known.
+    symbols_from_binding = (
+        set() if may_run and report.partial else size_symbols & input_symbols
+    )
     # Other symbols depend on data. If a run was allowed, it did not tell them, and another would not.
     symbols_from_run = set() if may_run else size_symbols - input_symbols
     if unbound_inputs:

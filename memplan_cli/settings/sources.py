@@ -111,7 +111,7 @@ def _refuse_unknown_key(key: str, value: object) -> None:
     options = [name for name in READERS if "." not in name]
     options.append("inputs")  # has no reader: `read_overrides` removes this key before
     if not is_number:
-        # A rule of ``gate`` is an option without this prefix. It takes no plain number: sizes have a unit.
+        # A rule of ``gate`` is an option without this prefix. Sizes mostly have a unit: a plain number is rather a dim.
         options += [n.removeprefix("gate.") for n in READERS if n.startswith("gate.")]
     if is_number and similar_key(key, options) is None:
         hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"

@@ -60,6 +60,15 @@ def test_dims_of_symbolic_sizes_are_offered_for_binding_if_a_run_is_allowed_too(
     assert told.value.hint == "--dim batch=1 makes them known"
 
 
+def test_no_dim_is_offered_for_sizes_that_a_run_did_not_tell(tmp_path: Path) -> None:
+    """Texts have no known size, whatever the batch is."""
+    text = "g (float[batch,4] x) => (float[batch,4] z) { s = Cast<to = 8>(x) y = Cast<to = 1>(s) a = Exp(x) z = Add(y, a) }"
+    plan = api.plan(write(tmp_path / "m.onnx", text), Settings())
+    assert plan.report.partial
+    assert any("batch" in symbols_of(arena.unit) for arena in plan.arenas)
+    assert "--dim" not in unknown_sizes_hint(plan)
+
+
 def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", BY_DATA)
     plan = api.plan(path, Settings(run=False))

@@ -202,7 +202,7 @@ def _factored(terms: Polynomial) -> _Factors:
     common = Counter(first)
     for monomial in others:
         common &= Counter(monomial)
-    # `Size.symbols` has names of dims as they are, and all else in parentheses: ``(floor(n/2))``.
+    # `Size.symbols` has names of dims, quoted if needed, and all else in parentheses: ``(floor(n/2))``.
     symbols = [f"({a})" if is_call(a) else quote_name(a) for a in common.elements()]
     if not others:  # a single term has no factor besides its number and its symbols
         return _Factors(terms[first], symbols)

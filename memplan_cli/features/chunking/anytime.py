@@ -160,8 +160,8 @@ class _Finder:
         """Search a stage, and add its plans to ``self.plans``: each needs less memory than the one before.
 
         The search ends within the budget, or without one at the first plan that is too slow. Its first
-        target is ``first_target`` bytes; None: the default of `descend`. It may use three quarters of what is left
-        of the limit; ``self.ended_early`` becomes true if the limit ends it.
+        target is ``first_target`` bytes; None: the default of `descend`. It may use three quarters of what is
+        left of the limit; ``self.ended_early`` becomes true if the limit ends it.
         """
         self.limit.begin_part()
         for plan in descend(stage, self.max_bytes or 0, self.limit, first_target):

@@ -404,8 +404,9 @@ class Search:
         """Yield trials of a region, each in more chunks; it now has ``current_count`` of them (0: it is new).
 
         A trial is *useful* if the most live bytes while the region runs are well below those of the last
-        useful trial, or at first below the state's peak (`_max_useful_bytes`). The trials end when the region
-        fits in the budget, or when more chunks seem useless.
+        useful trial, or at first below the state's peak (`_max_useful_bytes`). All trials of a new region are
+        yielded, and only the useful ones of others. They end when the region fits in the budget, or when more
+        chunks seem useless.
         """
         is_new_region = current_count == 0
         useful_bytes, useful_count = state.peak, current_count
@@ -426,8 +427,8 @@ class Search:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            # After 2 useful chunks, 3 may be useless while 4 are useful: only 4 useless ones end the trials. Of a new
-            # region, the first useless trial ends them, as the useful count is 0.
+            # After 2 useful chunks, 3 may be useless while 4 are useful: only 4 useless ones end the trials. If no
+            # trial was useful yet, the useful count of a new region is 0, so the first useless trial ends them.
             elif count >= 2 * useful_count:
                 return
 

@@ -61,7 +61,7 @@ def infer(
     sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
     # For step 5, as step 3 replaces names.
     names_before_binding = DimNames(names_of_inputs(light), sizes)
-    # 2. Remove declared types of node outputs, because inference keeps what is declared.
+    # 2. Remove names of dims from the declared types of node outputs, because inference keeps what is declared.
     if bindings.untrusted:
         # Nodes contradict the types of these values, so any type may be wrong: all are removed. The types of the
         # untrusted values are dropped, all others can be restored in step 5.
