@@ -99,7 +99,8 @@ class _Evidence:
         dataflow: producers and consumers of the main graph.
         outputs: the float graph outputs that ops outside of the forward part compute: each may be a
             gradient or the updated value of a parameter.
-        candidates: each var that may be a parameter -> the indices of the forward ops that read it.
+        candidates: each var that may be a parameter -> the indices of the forward ops that read it, or a reshape
+            or cast of it.
         _uncast: the result of a reshape, cast and the like -> the var that it was computed from.
         _varying: the vars that depend on a graph input.
         _by_type: dtype and shape -> the candidates.

@@ -406,7 +406,7 @@ def _output_bytes_at(
 ) -> list[LiveBytes] | None:
     """Return the bytes of model outputs at these dims, live from their tick to the end of the run.
 
-    Outputs in donated inputs are left out. None if the bytes of an output or a symbol are unknown.
+    Outputs in donated inputs are left out. None if the bytes of one of the others, or a symbol, are unknown.
     """
     intervals = []
     for tick, byte_sum in interface.separate_outputs:

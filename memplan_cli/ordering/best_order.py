@@ -282,9 +282,8 @@ def _order_nested(
     search = method(graph)
     # The bound of all orders of the block's ops, with the chosen orders of the subgraphs.
     bound = search.bound
-    if (
-        least_bytes != chosen_bytes
-    ):  # with other orders of the subgraphs, the ops may need less
+    # With other orders of the subgraphs, the ops may need less.
+    if least_bytes != chosen_bytes:
         least_graph = task_graph(block, facts, least_bytes)
         bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
     memory = SubgraphMemory(

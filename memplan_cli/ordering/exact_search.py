@@ -246,7 +246,8 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     """Return the moves of all states that can be reached with a peak below ``bound``, if these prove the bound.
 
     A state is a set of ops that have run. If none of these states has run all ops, no order has a peak below
-    ``bound``. The result is None if an order has, or the search exceeds `MOST_STATES` or `MOST_ENTRIES`.
+    ``bound``. The result is None if an order has, if the bytes that are live before the first op reach the bound,
+    or if the search exceeds `MOST_STATES` or `MOST_ENTRIES`.
 
     Returns:
         A row for each state with its moves, after a first row with the move to the initial state. A move has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -213,10 +214,15 @@ def test_an_arena_that_doubles_keeps_its_first_region_wherever_it_lies() -> None
     assert arena.shrink() == [1 << 20], "the region at 1 << 30 was the first"
 
 
-def test_an_arena_that_doubles_grows_anew_after_it_shrank() -> None:
-    arena, held = SimulatedArena(ArenaSettings()), []
+@pytest.mark.parametrize(("growth", "expected"), [(-1, [7, 7, 7]), (16 * MIB, [7, 17, 17])])
+def test_an_arena_that_doubles_grows_anew_after_it_shrank(
+    growth: int, expected: list[int]
+) -> None:
+    """As measured in ONNX Runtime 1.31.1 with `initial_growth_chunk_size_bytes`."""
+    settings = ArenaSettings.from_settings({"initial_growth_chunk_size_bytes": growth})
+    arena, held = SimulatedArena(settings), []
     for _ in range(3):
         arena.run(trace_of(1, 2, 4, -1, -2, -3, unit=MIB))
         held.append(arena.held // MIB)
         arena.shrink()
-    assert held == [7, 7, 7]
+    assert held == expected

@@ -151,7 +151,7 @@ def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
     _close(before, lambda number: graph.groups[number].predecessors)
     _close(after, lambda number: graph.groups[number].successors)
     never_before = {*after, cut.node, BLOCK_END}
-    # The second set is empty unless the cut assumes that its group runs after itself.
+    # The second set adds a group only if the cut assumes that its group runs after itself.
     contradictions = (before & never_before) | (after & {cut.node})
     if contradictions:
         number = min(contradictions)

@@ -230,8 +230,8 @@ class _ResidentArena:
         settings: of the arena.
         after_run: whether empty regions are given back at the end of a run.
         _arena: which decides where tensors lie. It calls `_place_region` for each region that it needs.
-        _regions: the block of each region, by its address in chunks.
-        _lowest_mapping: address in chunks of the mapping that was made last.
+        _regions: the block of each region, by its address in units of `CHUNK` bytes.
+        _lowest_mapping: address, in these units, of the mapping that was made last.
     """
 
     memory: SimulatedMemory
@@ -255,7 +255,7 @@ class _ResidentArena:
         self._arena.run(replace(trace, steps=trace.steps[:end_of_run]))
         region_starts = sorted(self._regions)
         for address, size in zip(self._arena.addresses, trace.sizes, strict=True):
-            if size:  # addresses are in chunks, sizes in bytes
+            if size:  # addresses are in units, sizes in bytes
                 start = region_starts[bisect_right(region_starts, address) - 1]
                 self.memory.touch(self._regions[start], (address - start) * CHUNK, size)
         if self.after_run == "shrink":
@@ -263,18 +263,18 @@ class _ResidentArena:
                 self.memory.free(self._regions.pop(start))
         self._arena.serve(trace.steps[end_of_run:])  # the frees of the outputs
 
-    def _place_region(self, chunks: int) -> int:
-        """Reserve a region in ``memory``, record it, and return its address in chunks.
+    def _place_region(self, units: int) -> int:
+        """Reserve a region in ``memory``, record it, and return its address in units of `CHUNK` bytes.
 
         Regions lie on the heap or in mappings; each mapping lies below the one before. ONNX Runtime also
         allocates a table for each region, with a handle for each of its chunks.
         """
-        size = chunks * CHUNK
+        size = units * CHUNK
         block = self.memory.reserve(ARENA, size)
         self.memory.allocate(ARENA_TABLES, size // PROFILE.arena_handle_ratio, SMALL_ALIGNMENT)
         if block.address is None:
-            # A mapping begins with a header, for which one chunk is left free between two regions.
-            self._lowest_mapping -= chunks + 1
+            # A mapping begins with a header, for which one unit is left free between two regions.
+            self._lowest_mapping -= units + 1
             start = self._lowest_mapping
         else:
             start = block.address // CHUNK

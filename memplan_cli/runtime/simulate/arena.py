@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceStep
 
 _GROWTH_AFTER_SHRINK = 2 << 20
-"""Bytes of the next region of an arena that was shrunk, where regions grow by powers of two (measured)."""
+"""ONNX Runtime's default of ``initial_growth_chunk_size_bytes`` (measured)."""
 
 UNLIMITED = 1 << 64
 """A number of bytes that no arena holds."""
@@ -51,12 +51,14 @@ class ArenaSettings:
         max_extension: no region that doubles the last one is larger.
         exact: regions are as large as the request (``kSameAsRequested``), instead of growing by
             powers of two.
+        growth_after_shrink: size of the next region of an arena that was shrunk, where regions grow by powers of two.
     """
 
     initial: int = PROFILE.arena_initial
     max_dead_bytes: int = PROFILE.arena_max_dead
     max_extension: int = PROFILE.arena_max_extension
     exact: bool = False
+    growth_after_shrink: int = _GROWTH_AFTER_SHRINK
 
     @classmethod
     def from_settings(cls, arena: Mapping[str, Setting]) -> ArenaSettings:
@@ -74,6 +76,7 @@ class ArenaSettings:
             read_bytes("max_dead_bytes_per_chunk", PROFILE.arena_max_dead),
             read_bytes("max_power_of_two_extend_bytes", PROFILE.arena_max_extension),
             str(arena.get("arena_extend_strategy", "")) in ("kSameAsRequested", "1"),
+            read_bytes("initial_growth_chunk_size_bytes", _GROWTH_AFTER_SHRINK),
         )
 
 
@@ -163,6 +166,7 @@ class SimulatedArena:
         # All sizes and addresses are in units of `CHUNK` bytes.
         self._max_dead = _units(settings.max_dead_bytes)
         self._next_size = _units(settings.initial)  # of the next region
+        self._size_after_shrink = _units(settings.growth_after_shrink)
         self._max_extension = max(_units(settings.max_extension), 1)
         self._grows_as_requested = settings.exact  # else regions grow by powers of two
         self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
@@ -256,7 +260,7 @@ class SimulatedArena:
         An arena whose regions grow by powers of two keeps its first region, and grows anew.
         """
         kept_region = None if self._grows_as_requested else self._first_region
-        self._next_size = _units(_GROWTH_AFTER_SHRINK)
+        self._next_size = self._size_after_shrink
         released = []
         for address in sorted(self._free_addresses):
             is_region = self._previous[address] is None and self._following[address] is None

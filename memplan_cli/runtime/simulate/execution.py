@@ -223,7 +223,7 @@ class Frame:
         3. in its place in ``pattern``, the memory layout of an earlier frame: `execute` has allocated all of it;
         4. else in an allocation of its own.
         """
-        # An optional output that the op does not have, or an output of an If, allocated by an earlier call.
+        # An optional output that the op does not have, or an output of an If or a Scan, allocated by an earlier call.
         if not var or var in self.allocations:
             return
         self._set_key(var)

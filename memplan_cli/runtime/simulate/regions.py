@@ -204,7 +204,7 @@ def _one_region_sizes(lowest: int, highest: int, count: int) -> list[int]:
 def _first_region_sizes(trace: AllocationTrace) -> list[int]:
     """Return sizes that `best_arena` tries for the first region of an arena, in ascending order.
 
-    They are derived from the largest distinct tensor sizes. For the sizes 8, 5 and 4, in chunks, and
+    They are derived from the largest distinct tensor sizes. For the sizes 8, 5 and 4, in units of `CHUNK` bytes, and
     the peak 20:
 
         one tensor                  8, 5, 4

@@ -63,7 +63,7 @@ def weight_bytes(program: Program, dims: Mapping[str, int]) -> int:
 
 
 def rounded_up(size: float) -> int:
-    """Return ``size`` rounded up to whole chunks of the arena."""
+    """Return ``size`` rounded up to whole units of the arena, of `CHUNK` bytes."""
     return -(-int(size) // CHUNK) * CHUNK
 
 
@@ -71,17 +71,17 @@ class TraceStep(NamedTuple):
     """The allocation of a tensor, or its free.
 
     Attributes:
-        chunks: the chunks of 256 bytes that are allocated; 0: the allocation is freed.
+        units: the units of 256 bytes that are allocated; 0: the allocation is freed.
         allocation: its index in `AllocationTrace.sizes`.
     """
 
-    chunks: int
+    units: int
     allocation: int
 
     @property
     def is_free(self) -> bool:
         """Whether this step frees the allocation."""
-        return self.chunks == 0
+        return self.units == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +218,10 @@ class TraceRecorder:
 
 
 def _allocation_step(size: int, index: int) -> TraceStep:
-    """Return the step that allocates ``size`` bytes, in chunks that hold them."""
-    return TraceStep(chunks=-(-size // CHUNK), allocation=index)
+    """Return the step that allocates ``size`` bytes, in whole units."""
+    return TraceStep(units=-(-size // CHUNK), allocation=index)
 
 
 def _free_step(index: int) -> TraceStep:
     """Return the step that frees an allocation."""
-    return TraceStep(chunks=0, allocation=index)  # no chunks mark a free
+    return TraceStep(units=0, allocation=index)  # 0 marks a free
