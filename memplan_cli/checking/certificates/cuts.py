@@ -53,10 +53,8 @@ def check_cuts(
     """
     if len(cuts) == 1:
         cut = cuts[0]
-        require(
-            cut.before is None and cut.after is None,
-            f"the cut at {cut.node} assumes an order of two nodes",
-        )
+        assumes_order = (cut.before, cut.after) != (None, None)
+        require(not assumes_order, f"the cut at {cut.node} assumes an order of two nodes")
     else:
         _check_pair(cuts)
     for cut in cuts:
@@ -151,7 +149,7 @@ def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
     _close(before, lambda number: graph.groups[number].predecessors)
     _close(after, lambda number: graph.groups[number].successors)
     never_before = {*after, cut.node, BLOCK_END}
-    # The second set adds a group only if the cut assumes that its group runs after itself.
+    # The second set is for ``cut.after == cut.node``: this group is not in ``before``, so the first set misses it.
     contradictions = (before & never_before) | (after & {cut.node})
     if contradictions:
         number = min(contradictions)
@@ -198,16 +196,17 @@ class _Step:
         """
         least = self._certain_bytes()
         for group, coefficient in self._coefficients(dual, tensors).items():
-            if group not in self.runs_before:
-                least += min(coefficient, 0)  # runs before the step in some orders only
-            elif self.runs_before[group]:
+            runs_before = self.runs_before.get(group)
+            if runs_before is None:  # in some orders, not in all
+                least += min(coefficient, 0)
+            elif runs_before:  # in every order (False is in none: adds nothing)
                 least += coefficient
         return least
 
     def _coefficients(self, dual: Dual, tensors: Sequence[str]) -> Mapping[int, int]:
         """Return the bytes that each group adds to a lower bound of the step's bytes by running before the step.
 
-        ``dual`` has shares of the bytes of ``tensors``, by index, and multiples of order constraints.
+        ``dual``, the numbers of a proof, has shares of the bytes of tensors, and multiples of order constraints.
 
         Raises:
             ProofError: a share, a pair of groups or a multiple of the dual is wrong.
@@ -226,9 +225,9 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # No order has ``second`` before the step without ``first``, so the multiple never raises the sum.
-            # But `least_bytes` rises. Of groups that may run before the step, it adds the negative coefficients only:
-            # -6 for 6 of ``first`` and -6 of ``second``. A multiple of 6 makes both coefficients 0.
+            # ``second`` runs before the step only if ``first`` does, so the multiple raises the sum in no order. Say
+            # the coefficients are first +6, second -6: `least_bytes` adds -6, as if ``second`` could run before the step
+            # without ``first``. With a multiple of 6 the coefficients are 0 and 0, and `least_bytes` adds 0.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients
@@ -238,11 +237,10 @@ class _Step:
     ) -> Iterator[tuple[str, int, int]]:
         """Yield the tensor, the reader and the bytes of each share of a dual, after checking them.
 
-        A dual proves the bytes that the step needs at least. Each of its shares is a part of the bytes of one
-        tensor, and counts as live until one reader of the tensor runs.
+        A share is a part of the bytes of one tensor, and counts as live until one reader of the tensor runs.
 
         Raises:
-            ProofError: a share is not allowed for its reader, or a tensor's shares are more than its bytes.
+            ProofError: a share is not allowed for its reader, or the shares of a tensor are too large.
         """
         total_shares: defaultdict[str, int] = defaultdict(int)  # by tensor
         for index, reader, share in dual.shares:
@@ -250,11 +248,12 @@ class _Step:
             name = f"tensor {tensor[:120]!r}"
             require(share > 0, f"{name} has a share of {share} bytes")
             self._check_reader(tensor, reader)
-            limit = self._uncertain_bytes(tensor)
+            # Bytes that the step needs in every order have no shares: `_certain_bytes` counts them.
+            shareable = self._uncertain_bytes(tensor)
             total_shares[tensor] += share
             require(
-                total_shares[tensor] <= limit,
-                f"{name} has {limit} bytes, but its shares are {total_shares[tensor]}",
+                total_shares[tensor] <= shareable,
+                f"{name} has {shareable} bytes, but its shares are {total_shares[tensor]}",
             )
             yield tensor, reader, share
 
@@ -287,7 +286,9 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a share, a part of a tensor's bytes, stays live until the group ``reader`` runs, in every order.
+        """Check that a tensor with a share for ``reader`` is live until this group runs, in every order.
+
+        ``reader`` is a group that reads the tensor, or ``self.group``: the group of the step, which need not read it.
 
         Raises:
             ProofError: with the reason.
@@ -297,14 +298,13 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        # A group that reads the tensor keeps the tensor live until the group runs.
-        if reader != self.group:
+        if reader != self.group:  # a tensor is live until each of its readers has run
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
             return
-        # ``self.group`` runs at the step and need not read the tensor: a group that reads the tensor at the step or
-        # later keeps it live until the step. But ``self.group`` does not if it may write over the tensor.
+        # The tensor is live until the step if a group reads it at the step or later. For ``self.replaced``, the tensor
+        # that ``self.group`` may write over at the step, this must be another group.
         keepers = readers - {self.group} if tensor == self.replaced else readers
         is_live_until_step = any(map(self._runs_at_step_or_later, keepers))
         require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")

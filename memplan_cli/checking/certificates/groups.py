@@ -129,7 +129,7 @@ def block_groups(
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
         groups[second].predecessors.add(first)
-    # A tensor without readers is live only at the step of its producer, whose ``need`` has its bytes: it is left out.
+    # A tensor whose only user is its producer is left out: live at this step alone, it is counted in ``need``.
     for number, group in groups.items():
         unread = {tensor for tensor in group.produced if graph.users[tensor] == {number}}
         group.produced -= unread
@@ -165,8 +165,8 @@ def _allocated_bytes(
 ) -> int:
     """Return a lower bound of the bytes that a node needs in addition to those that are live before it.
 
-    A node without subgraphs needs its outputs. A Loop or Scan needs its outputs, the inputs of its subgraphs and
-    the bytes of the largest subgraph: ``subgraph_bytes`` has proven lower bounds of these by path.
+    A node without subgraphs needs its outputs. A Loop or Scan also needs the inputs of its subgraph and the tensors
+    that nodes inside produce: ``subgraph_bytes`` has proven lower bounds of the latter, without the inputs, by path.
     """
     if node.subgraphs and not node.repeats:
         # An If allocates its outputs after its branch. Tensors that the branch read may be freed by then, and
@@ -174,7 +174,7 @@ def _allocated_bytes(
         return 0
     output_bytes = graph.produced_bytes(node.index)
     bounds = [subgraph_bytes[s.path] for s in node.subgraphs if s.path in subgraph_bytes]
-    if not bounds:  # no subgraph has a proof: the outputs alone are a lower bound too
+    if not bounds:  # no subgraphs, or none with a proof: a lower bound may leave out the rest
         return output_bytes
     inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
     input_bytes = sum(planned.own_bytes(value.tensor_id) for value in inputs)
@@ -184,14 +184,14 @@ def _allocated_bytes(
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
     """Set, in a node's group, the tensors that its first output may be written over, and the bytes that this saves.
 
-    Such a tensor has the output's size and is no output of the block, and each input at which the node
-    reads it may be overwritten. Other nodes may read it too: whether they run before, so that it ends at this
-    node, depends on the order.
+    Such a tensor has the output's size, is no output of the block, and is read only at inputs that the node may
+    overwrite. Other nodes may read the tensor too: the order decides whether this node is the last reader.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
         return
-    group, in_place = graph.groups[node.index], planned.in_place_inputs.get(node.operator, ())
+    group = graph.groups[node.index]
+    overwritable_positions = set(planned.in_place_inputs.get(node.operator, ()))
     size_of_output = planned.tensors[output.tensor_id].size
     # Tensor -> the position of each input that is this tensor or a view of it, and the id of the input.
     reads: defaultdict[str, dict[int, str]] = defaultdict(dict)
@@ -201,13 +201,13 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
     for tensor in group.used & reads.keys():
         # ``Add(a, a)`` may overwrite ``a``, but not if one of its inputs is a view of ``a``.
         is_one_value = len(set(reads[tensor].values())) == 1
-        may_overwrite = is_one_value and reads[tensor].keys() <= set(in_place)
+        may_overwrite = is_one_value and reads[tensor].keys() <= overwritable_positions
         is_block_output = BLOCK_END in graph.users[tensor]
         has_same_size = planned.tensors[tensor].size == size_of_output
         if may_overwrite and has_same_size and not is_block_output:
             group.replaceable.add(tensor)
-            # All these tensors have the size of the output, and the output has bytes of its own: it is no view.
-            group.saved_bytes = graph.sizes[output.tensor_id]
+    if group.replaceable:
+        group.saved_bytes = graph.sizes[output.tensor_id]
 
 
 def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
@@ -289,7 +289,7 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
     """Fuse pairs of groups of a graph, one after the other: ``into`` becomes the fused group. The graph is changed.
 
     In any order ``node`` can move to just before ``into`` (rule *late*) or to just after it (rule *early*), and the
-    peak does not rise. The step of ``into`` is then the higher one, and becomes the step of the fused group.
+    peak does not rise. The higher step of the two, that of ``into``, becomes the step of the fused group.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -302,11 +302,12 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         group, target = graph.groups[node], graph.groups[into]
         # Tensors that one of the two groups produces and the other alone reads: users are the producer and all readers.
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
+        # ``need`` is the bytes that a step allocates if its first output is written over no tensor. The output can be
+        # written over one tensor of ``replaceable``, if it ends at the step, and ``saved_bytes`` are saved.
         if rule == "late":
             _check_late_rule(graph, node, into, title)
-            target.need += graph.produced_bytes(node)  # the bytes that the step allocates
-            # ``into`` writes its first output over one tensor of ``replaceable`` that ends at the step, and saves
-            # ``saved_bytes``. An inner tensor ends there in any order: this saving is certain, and no other is left.
+            target.need += graph.produced_bytes(node)
+            # An inner tensor ends at the step of ``into`` in any order, so the output is always written over a tensor.
             if target.replaceable & inner_tensors:
                 target.need -= target.saved_bytes
                 target.replaceable = set()
@@ -351,8 +352,8 @@ def _check_early_rule(
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # Bytes of both steps beyond those live before ``into``. Say ``into`` needs 9 and produces 4 of them, and ``node``
-    # needs 4: 9 and 4 + 4. If ``into`` overwrites a tensor, its bytes are missing at both steps.
+    # Both steps in bytes, without those live before ``into``. Say ``into`` allocates 9, of which 4 stay live, and then
+    # ``node`` allocates 4: 9 >= 4 + 4. If ``into`` overwrites a tensor of 3 bytes, both sides are 3 less.
     bytes_at_into = target.need
     bytes_at_node = graph.produced_bytes(into) + group.need
     if group.replaceable & inner_tensors:  # ``node`` can overwrite one of these in any order

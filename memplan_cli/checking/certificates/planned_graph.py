@@ -112,15 +112,14 @@ def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
     """
     timeline = _planned_timeline(plan, model)
     tensors = _sized_tensors(timeline, plan, model)
-    # Pinned tensors have no view base: `block_groups` counts their bytes at every step.
-    sizes = {
-        name: tensor.size for name, tensor in tensors.items() if tensor.row.pinned is None
-    }
-    if plan.report.level == 2:
+    # A pinned tensor is live at every step, and is counted apart from the others.
+    sizes = {name: t.size for name, t in tensors.items() if t.row.pinned is None}
+    if plan.report.level == 2:  # a view shares the bytes of another tensor, its base
         bases = view_bases(timeline, sizes)
         return PlannedGraph(plan, timeline, tensors, bases, IN_PLACE_INPUTS)
-    # Below level 2 each tensor is its own view base, and none is written over another.
-    return PlannedGraph(plan, timeline, tensors, {name: name for name in sizes}, {})
+    # At levels 0 and 1 views have bytes of their own, and no output is written over an input.
+    own_bases = {name: name for name in sizes}
+    return PlannedGraph(plan, timeline, tensors, own_bases, in_place_inputs={})
 
 
 def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
@@ -132,6 +131,7 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
     orders = plan.order
     require(len({order.block for order in orders}) == len(orders), "two blocks have one path")
     remaining = iter(orders)
+    # Takes the next of ``remaining`` for each block; the function ``model.arrange`` returns its nodes in this order.
     _arrange_blocks(model.graph, remaining, model.arrange)
     require(next(remaining, None) is None, "the plan's order has too many blocks")
     timeline = build_timeline(model.graph, exposed_outputs(plan))
@@ -141,8 +141,7 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
     for block in timeline.blocks:
         require(
             has_valid_path(block),
-            f"the plan's order has a block {block.path[:120]!r} where the model has another "
-            "one",
+            f"the plan's order has a block {block.path[:120]!r} where the model has another one",
         )
     return timeline
 
@@ -259,8 +258,7 @@ def _sized_tensors(
         first, end = timeline.whole_run if row.pinned else (value.first, value.end)
         require(
             (row.first, row.last) == (first, end),  # both half-open
-            f"{name} is live from tick {first} to {end}, the plan says from {row.first} to "
-            f"{row.last}",
+            f"{name} is live from tick {first} to {end}, the plan says from {row.first} to {row.last}",
         )
         tensors[row.id] = SizedTensor(row, size)
     return tensors
