@@ -168,18 +168,21 @@ def _compare_interface_tensors(
 def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
     """Compare the report's ``original`` numbers, those of the file's order, with the plan's numbers.
 
-    The numbers must be equal if the plan's nodes have the order of the file. For another order the ``original``
-    numbers cannot be counted, and are not compared. Compared is also whether the order of the file was chosen.
+    The numbers must be equal if the plan's nodes have the order of the file. Compared is also whether the order of
+    the file was chosen.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
-    has_file_order = None if has_other_nodes else is_in_file_order(planned)  # None: not known
+    # None: the order of the file is not known, or has no place for copied or chunked nodes.
+    has_file_order = None if has_other_nodes else is_in_file_order(planned)
+    order_is_known = has_file_order is not None
     # Donations may move nodes after the choice. Then the choice does not tell which order the nodes have.
-    if has_file_order is not None and not report.donated.pairs:
+    if order_is_known and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
         yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
-    # Without totals the numbers of every order are None, and so are equal too.
-    if has_file_order or memory.planned is None:
+    # If sizes are unknown, the report has no totals for any order: the numbers are None on both sides.
+    has_no_totals = memory.planned is None
+    if has_file_order or has_no_totals:
         yield Comparison("original.live_peak", report.original_live_peak, memory.live_peak)
         yield Comparison("original.planned", report.original_planned, memory.planned)
         yield Comparison("original.resident", report.original_resident, memory.resident)
@@ -237,16 +240,14 @@ def _resident_peak(
 def _compare_model_expressions(
     planned: PlannedModel, interface: _InterfaceBytes
 ) -> Iterator[Comparison]:
-    """Compare a report's sums in symbols, as ``4*batch + 64``, with the sums counted from the model and the plan.
-
-    These are the sums of tensors, arenas, inputs, outputs, and the total. If all tensors have fixed sizes, nothing
-    is compared. A sum that the report has and that cannot be counted is a difference.
-    """
-    report, plan_sums = planned.plan.report, total_sums(planned.plan)
+    """Compare a report's sums in symbols, as ``4*batch + 64``, with the sums counted from the model and the plan."""
+    report = planned.plan.report
+    # "naive" is the sum of all tensors, "planned" that of all arenas, and "level 2" (the plan's level) the same.
+    plan_sums = total_sums(planned.plan)
     # A partial report, in which sizes are missing, may have neither totals nor expressions.
     has_totals = bool(report.symbolic) or report.memory.planned is not None
     is_omitted = report.partial and not has_totals
-    has_fixed_sizes = not is_symbolic(plan_sums["naive"])  # the sum of all tensors
+    has_fixed_sizes = not is_symbolic(plan_sums["naive"])
     if is_omitted or has_fixed_sizes:
         return
     inputs, outputs = interface.inputs, interface.outputs
@@ -254,14 +255,14 @@ def _compare_model_expressions(
     if inputs is not None and outputs is not None:
         # Sums are coefficients by unit. The unit "1" is a byte.
         weights = {"1": interface.weights}
+        # Donated bytes are those of outputs stored in the memory of an input: the total has them once.
         minus_donated = {unit: -coefficient for unit, coefficient in interface.donated.items()}
         total = add_sums(weights, inputs, outputs, plan_sums["planned"], minus_donated)
-    # The names of ``plan_sums`` are "naive", "planned" and, for the same sum again, "level 2" or another level.
     sums = {**plan_sums, "inputs": inputs, "outputs": outputs, "total": total}
     for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
         recorded = None if text is None else canonical_dim(text)
-        # A sum that cannot be counted is None, and then the report must have none: ``recorded`` is None too.
+        # If a sum cannot be counted, the report must not have the sum.
         counted = None if byte_sum is None else canonical_expression(byte_sum)
         yield Comparison(f"{name} in symbols", recorded, counted)
 

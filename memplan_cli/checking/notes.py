@@ -143,11 +143,9 @@ def _compare_rewrite_notes(planned: PlannedModel) -> Iterator[Comparison]:
 
 
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
-    """Yield where the model's note on how to run it contradicts the plan.
-
-    The note is a table: ``{"provider": "CPUExecutionProvider", "settings": {...}}``.
-    """
+    """Yield a wrong name of the plan's runtime, and where the model's note on settings contradicts the plan."""
     report, runtime = planned.plan.report, planned.plan.report.runtime
+    # The note is a table: {"provider": "CPUExecutionProvider", "settings": {...}}.
     note = _json_or_text(_notes(planned.model.metadata_props).get("settings"))
     if runtime is not None:
         yield from mismatches([Comparison("runtime.name", runtime.name, "onnxruntime")])
@@ -158,7 +156,8 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
         expected = {"provider": runtime.provider, "settings": to_json(settings)}
         yield from mismatches(_compare_noted_settings(note, expected))
     elif isinstance(note, dict) and _must_run_unoptimized(planned):
-        # The note alone has settings, which disable graph optimization.
+        # The plan has no settings, because no run measured any. But graph optimization would undo the plan or change
+        # outputs, so the written model has a note with settings that disable the optimization.
         try:
             settings = from_json(RuntimeSettings, note.get("settings"), "the note on settings")
         except MisfitError as error:

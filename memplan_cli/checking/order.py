@@ -43,13 +43,13 @@ def check_order(planned: PlannedModel) -> Iterator[str]:
         yield f"the order has {len(orders)} blocks, the model has {len(blocks)}"
         return
     for block, order in zip(blocks, orders, strict=True):
-        # ``block`` is from the model, but its ``path`` is the plan's, ``order.block``, set by `name_blocks`.
+        # ``block.path`` is the path in the plan: `name_blocks` copied ``order.block`` to the model's block.
         if not has_valid_path(block):
             path = _path_in_model(block)
             yield f"the order has a block {order.block[:120]!r}, the model has {path[:120]!r}"
         yield from _check_entries(block, order.nodes)
     if any(len(b.nodes) != len(o.nodes) for b, o in zip(blocks, orders, strict=True)):
-        return
+        return  # `_check_entries` has yielded a message for these blocks
     if planned.original is not None and planned.original.graph is not None:
         yield from _check_indices(planned, planned.original.graph)
 
@@ -182,6 +182,7 @@ def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) ->
 
     ``entry`` is ``#index``; ``original_nodes`` are the nodes of the same block in the original file.
     """
+    # In the messages "the model's file" is the original, and "the model" the written model.
     index = int(entry[1:]) if re.fullmatch(r"#\d{1,9}", entry) else -1
     if not 0 <= index < len(original_nodes):
         yield (
@@ -190,12 +191,12 @@ def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) ->
         )
         return
     original = original_nodes[index]
-    outputs, expected = _output_names(node.proto), _output_names(original)
-    # A node that is run again may omit outputs that nothing reads.
-    has_other_outputs = not set(outputs) <= set(expected)
+    outputs, original_outputs = _output_names(node.proto), _output_names(original)
+    # The outputs of a recomputed copy can be fewer: a copy omits outputs that nothing reads.
+    has_other_outputs = not set(outputs) <= set(original_outputs)
     if original.op_type != node.proto.op_type or has_other_outputs:
         yield (
-            f"the order has {entry} at place {node.index}, which makes {_quoted(expected)}, "
+            f"the order has {entry} at place {node.index}, which makes {_quoted(original_outputs)}, "
             f"and the model has there what makes {_quoted(outputs)}"
         )
 
@@ -221,7 +222,7 @@ def subgraphs_of(node: NodeProto) -> list[GraphProto]:
 
 
 def check_releases(planned: PlannedModel) -> Iterator[str]:
-    """Yield steps at which the plan does not release exactly the tensors that are dead after them.
+    """Yield ticks at which the plan does not release exactly the tensors that are dead after them.
 
     A tensor is released at the last tick of the last node of its block that needs it, itself or in
     subgraphs. Pinned tensors, and inputs and outputs of their own block, are never released.
@@ -232,7 +233,7 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
         for value in (*block.inputs, *block.outputs)
         if value.block is block  # not a value of an outer block that a subgraph returns
     }
-    dead_tensors: defaultdict[int, set[str]] = defaultdict(set)  # by the tick of their release
+    dead_tensors: defaultdict[int, set[str]] = defaultdict(set)  # by the tick of the release
     for tensor_id, (row, value) in planned.tensors.items():
         if row.pinned is None and value not in inputs_and_outputs:
             nodes = value.block.nodes
@@ -240,22 +241,22 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
             index_of_next = bisect_left(nodes, value.end, key=lambda node: node.start)
             last_user = nodes[index_of_next - 1]
             dead_tensors[last_user.last].add(tensor_id)  # ``last``: the last tick of the node
-    releases = {release.step: release for release in planned.plan.releases}
+    releases = {release.step: release for release in planned.plan.releases}  # a step is a tick
     if len(releases) != len(planned.plan.releases):
         yield "releases: one step occurs twice"
     labels = node_labels(planned)
-    for step in sorted(dead_tensors.keys() | releases.keys()):
-        release = releases.get(step)
+    for tick in sorted(dead_tensors.keys() | releases.keys()):
+        release = releases.get(tick)
         released = () if release is None else release.tensors
-        wrong = dead_tensors[step].symmetric_difference(released)
+        wrong = dead_tensors[tick].symmetric_difference(released)
         if wrong:
             name = min(wrong)
-            verb = "is" if name in dead_tensors[step] else "is not"
-            yield f"releases: tensor {name[:120]!r} {verb} dead after step {step}"
-        elif len(released) != len(dead_tensors[step]):
-            yield f"releases: a tensor is released twice after step {step}"
-        elif release is not None and release.node != labels.get(step):
+            verb = "is" if name in dead_tensors[tick] else "is not"
+            yield f"releases: tensor {name[:120]!r} {verb} dead after step {tick}"
+        elif len(released) != len(dead_tensors[tick]):
+            yield f"releases: a tensor is released twice after step {tick}"
+        elif release is not None and release.node != labels.get(tick):
             yield (
-                f"releases: step {step} is recorded as {release.node[:120]!r}, the model has "
-                f"{labels.get(step, '')[:120]!r} there"
+                f"releases: step {tick} is recorded as {release.node[:120]!r}, the model has "
+                f"{labels.get(tick, '')[:120]!r} there"
             )

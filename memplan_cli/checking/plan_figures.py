@@ -341,19 +341,17 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
-    """Compare the report's peak: the step with the most live bytes, and the tensors that are live at it.
-
-    The report must have no peak if sizes are unknown. If the plan does not determine the peak, only the sum of the
-    tensors' bytes is compared.
-    """
+    """Compare the report's peak: the step with the most live bytes, and the tensors that are live at it."""
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
+        # Sizes are unknown, and the report must have no peak.
         yield Comparison("the peak of bytes that are not known", recorded=peak, counted=None)
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
     else:
-        # The peak is for offsets, and the plan has slots: the report's tensors are compared with its own live peak.
+        # A plan of level 2 with slots. The report's peak is that of tensors at offsets, some of which share bytes. The
+        # slots do not tell which, so the report's tensors are compared with the report's own live peak.
         sum_of_tensors = 0 if peak is None else sum(size for _, size in peak.tensors)
         name = "the bytes of the tensors at the peak"
         yield Comparison(name, recorded=sum_of_tensors, counted=memory.live_peak)
@@ -410,6 +408,7 @@ def _compare_expressions(plan: Plan, storages: Sequence[Storage]) -> Iterator[Co
             # Equal sums have one canonical text.
             recorded = canonical_dim(symbolic[name])
             yield Comparison(f"{name} in symbols", recorded, canonical_expression(byte_sum))
+    # ``symbolic["total"]`` is the sum of weights, inputs, outputs and the planned bytes.
     yield from _compare_total_expression(plan, canonical_expression(sums["planned"]))
     yield from _compare_live_peak_expression(plan, storages)
     yield from _compare_expression_values(plan)
@@ -486,7 +485,7 @@ def _compare_profiles(plan: Plan) -> Iterator[Comparison]:
 def _limits(plan: Plan) -> Iterator[_Limit]:
     """Yield each number of the report that cannot be counted from the plan, and the range in which it must be.
 
-    If the totals of the report are unknown, only its profiles and its donated bytes have ranges.
+    A report with a number outside its range is wrong or forged.
     """
     report, memory = plan.report, plan.report.memory
     # The most by which alignment raises the planned bytes. A setting of a plan file may have any value.
@@ -502,14 +501,16 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         most = min(memory.inputs, memory.outputs)
         yield _Limit("donated bytes", lowest=0, recorded=report.donated.bytes, highest=most)
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
-        return
+        return  # the ranges below need these totals
     unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
     yield _Limit("live_peak", lowest=0, recorded=memory.live_peak, highest=unshared_peak)
+    # Each total is at most the next: order_bound, live_peak, planned, naive + padding.
     yield from _limits_of_totals(memory, padding, "")
-    # A runtime holds the bytes of the live peak at least. Not so at levels 0 and 1, where a view and its base
-    # have a slot each: the live peak counts both, and a runtime holds their bytes once.
+    # A runtime holds at least the live peak at level 2. At levels 0 and 1 the live peak counts a tensor of 4 bytes and
+    # its view, each in a slot of its own, as 8 bytes: a runtime holds 4.
     least_resident = memory.live_peak if report.level == 2 else 0
     yield from _resident_limit(report, least_resident, unshared_peak)
+    # unshared_peak <= level 1 <= level 0 <= naive + padding, and 0 <= level 2 <= level 1
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)
 
 
@@ -539,17 +540,16 @@ def _level_limits(
 ) -> Iterator[_Limit]:
     """Yield the range in which the planned bytes of each level must be; none for a level of unknown bytes (None).
 
-    At levels 0 and 1 a tensor reuses the whole slot of a dead tensor, of the same dtype and shape or of the same
-    dtype. So both need ``unshared_peak`` at least: the most bytes live at one tick if no tensors shared bytes. At
-    level 2 tensors have offsets, and a view and its base can share bytes. Level 0 needs at most ``highest``, the
-    bytes of all tensors if none shared bytes, and each level at most as much as the level before it.
+    ``unshared_peak`` is the most bytes live at one tick, and ``highest`` the bytes of all tensors, if none share bytes.
     """
     for level in "012":
         size = levels[level]
         if size is not None:
+            # A slot (level 0: of one dtype and shape; level 1: of one dtype) has one live tensor at a time. At level 2
+            # tensors have offsets, and a view can share the bytes of its base.
             lowest = 0 if level == "2" else unshared_peak
             yield _Limit(f"the bytes of level {level}", lowest, size, highest)
-            highest = size
+            highest = size  # the next level needs at most as much
 
 
 def _limits_of_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:

@@ -249,13 +249,12 @@ def first_overlap_of_boxes(boxes: Sequence[Box]) -> tuple[int, int] | None:
 def check_slots(rows: Iterable[Placement], level: int) -> Iterator[str]:
     """Yield tensors that must not share a slot, or that have none at level 0 or 1.
 
-    All tensors of a slot have one offset and one dtype, and at level 0 one shape. A plan of level 2
-    has slots only if these need fewer bytes than offsets.
+    All tensors of a slot have one offset and one dtype, and at level 0 one shape.
     """
     first_in_slot: dict[tuple[int, int], Placement] = {}
     for row in rows:
         if row.slot is None:
-            if level < 2:
+            if level < 2:  # level 2 may place tensors by their offsets alone
                 yield f"tensor {row.id[:120]!r} has no slot at level {level}"
             continue
         first = first_in_slot.setdefault((row.arena, row.slot), row)
