@@ -154,20 +154,21 @@ def _names_of(
 
 
 def _refuse_unknown(names: Sequence[_Names | None]) -> None:
-    """Refuse a dim or an input that none of the models has; the nearest name is in the hint.
+    """Refuse a dim or an input that every model lacks; the nearest name is in the hint.
 
-    An input that only the settings file of one folder names is accepted, because models in other folders are
-    not asked for it. Nothing is refused if a model cannot be read, because it may have the name.
+    Nothing is refused if a model cannot be read (None), because it may have the name.
     """
     readable = [item for item in names if item is not None]
     if not readable or len(readable) < len(names):
         return
+    # A name that every model lacks is also among those that the first model lacks.
     for name in readable[0].missing_dims:
         if all(name in item.missing_dims for item in readable):
             known = frozenset().union(*(item.dims for item in readable))
             raise SettingsError(
                 f"no model has a dim called {name!r}", hint=nearest(name, known)
             )
+    # A model lacks only inputs that its own settings name, some of them in a file in the model's folder.
     for name in readable[0].missing_inputs:
         if all(name in item.missing_inputs for item in readable):
             known = frozenset().union(*(item.values for item in readable))

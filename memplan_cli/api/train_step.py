@@ -120,7 +120,7 @@ def _write_step(
         target: The file of the training step.
         state_file: The file for the first value of each ``in.*``, or None.
     """
-    # Raises if the step breaks a rule of ONNX that the forward model keeps.
+    # Raises if the step is not valid ONNX, unless the forward model has the same fault.
     written_step = checked(step.model, source=lambda: forward)
     contents: dict[Path, Content] = {
         target: written_step.SerializeToString(deterministic=True)
@@ -130,7 +130,7 @@ def _write_step(
     with NewWeights(target) as weights:
         weights.copy(locations(external_tensors(step.model)), folder)
         write_files(contents)
-        weights.keep(in_use=())  # without this call, the end of the block removes the copies
+        weights.keep()  # without this call, the end of the block removes the copies
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:

@@ -232,7 +232,7 @@ def _written_model(file: ModelFile) -> WrittenModel:
     return WrittenModel(
         file.path,
         optimized_offline=is_offline(file.model),
-        # The buffers of donated pairs are bound only where two steps are compared.
+        # `donated_steps` binds the buffers of outputs that are written over inputs, in two runs of its own.
         recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
     )
 
@@ -251,13 +251,15 @@ def _measured(
     recorded = written.recorded_settings
     # The only run option that memplan records releases the arena after each run.
     is_released = recorded is not None and recorded.run_config
+    # The depth "full" measures memory too.
     check = replace(check, depth="full", idle="release" if is_released else "keep")
     result = compare_models(original, written, check, binding)
     if result.facts is None:  # the comparison failed; then there are no warnings
         return result
     conditions = RunConditions.of_check(check, binding)
     facts, notes = with_time(result.facts, original, written.path, conditions)
-    # The other warnings, on predicted memory, were written into the plan when the model was optimized.
+    # ``notes`` are on run time. They replace the warnings of `compare_models`, on predicted memory, which were
+    # written into the plan when the model was optimized.
     return replace(result, facts=facts, warnings=notes)
 
 
@@ -275,15 +277,17 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     if plan is None:
         return binding_of(bind_all_dims(file, Settings(inputs=inputs)))
     settings = planned_settings(plan, file.model)
-    # Numbers that were assumed for the plan are assumed again. With this table, even an empty one,
-    # `bind_all_dims` assumes no further numbers: dims with bounds get theirs below.
+    # The numbers that were assumed for the plan, for dims that the inputs leave open. With this table, even an
+    # empty one, `bind_all_dims` assumes no numbers of its own.
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
+        # Raises if the given inputs and the plan have different numbers.
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # A written model in chunks lacks dims of the original, for which it has the plan's numbers.
+        # The plan's numbers for dims of the original that a written model in chunks lacks.
         dims = planned_dims(plan).items()
         dims_of_original = {name: n for name, n in dims if name not in binding.dims}
         binding = binding.at(dims_of_original)
+        # Two numbers for each dim that has bounds in the plan, and no number so far.
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
         if not inputs.given:  # the inputs are not to blame

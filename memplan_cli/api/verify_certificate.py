@@ -54,8 +54,8 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     plan's order, in which the nodes of a written model are already.
 
     Raises:
-        PlanError: the plan is of another model, has nodes that ``model`` does not have, or does not
-            contain the sizes that the plan was made for.
+        PlanError: the plan is of another model, has nodes that ``model`` does not have, or lacks
+            the sizes that it was made for.
     """
     from memplan_cli.checking.certificates.planned_graph import (
         CertifiedModel,
@@ -69,11 +69,11 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     is_written_with_plan = read_notes(model).get("digest") == plan.digest
     if not is_written_with_plan:
         _require_planned_graph(model, plan, path)
-    loaded = read_as_planned(model, plan)  # raises if the plan does not contain its sizes
+    loaded = read_as_planned(model, plan)  # raises if the plan lacks its sizes
     block_types = types_by_block(loaded)
     # The names of these blocks in the plan. Both lists are in the order of the blocks in the model.
     if is_written_with_plan:
-        # The paths in the file may be others: they contain the new indices of nodes without names.
+        # The plan's paths: a path contains the index of a node without a name, which reordering changes.
         block_paths = [order.block for order in plan.order]
         reorder_nodes = keep_written_order
     else:

@@ -84,23 +84,11 @@ def best_order(
     )
     searched = replace(program, body=main_block.block)
     if any(op.bodies for op in program.body.ops):
-        # The search may count too many bytes for ops with subgraphs (`chosen_step_bytes`). So its peaks are not
-        # used: its program and those of the schedulers, which may be better, are measured.
-        programs = {
-            "searched": searched,
-            **dict(_scheduled_programs(program, facts, SCHEDULERS)),
-        }
-        peaks = {name: meter.peak(other) for name, other in programs.items()}
-        method = min(programs, key=peaks.__getitem__)  # of equal ones "searched", the first
-        # The order inside a subgraph decides which of its ops ONNX Runtime fuses, and so the last bits of the outputs.
-        # The file's order stays inside all subgraphs if the peak is as low with it.
-        chosen = _with_unchanged_subgraphs(program, programs[method], meter)
-        found = _Choice(method, chosen, {"file": meter.peak(program), **peaks})
+        found = _measured_choice(program, searched, facts, meter)
     else:
         found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
     best = _confirmed_or_file(found, program, meter)
-    # The bound does not come from the peaks of the search: ops with subgraphs count with their least bytes, so no
-    # order is below it. Peaks and bounds hold for one value of the symbols: with symbols, none is returned.
+    # Peaks and bounds hold for one value of the symbols: with symbols, none is returned.
     bound = None if meter.is_symbolic else main_block.memory.bound
     return Ordering(
         best.program,
@@ -128,6 +116,22 @@ class _Choice(NamedTuple):
     def peak(self) -> int:
         """The live peak of the best order."""
         return self.peaks[self.method]
+
+
+def _measured_choice(
+    program: Program, searched: Program, facts: StorageFacts, meter: _PeakMeter
+) -> _Choice:
+    """Return the best order of a program with subgraphs: the searched one, or that of a scheduler.
+
+    Peaks are measured here, because the search may count too many bytes for an If (`chosen_step_bytes`).
+    """
+    programs = {"searched": searched, **dict(_scheduled_programs(program, facts, SCHEDULERS))}
+    peaks = {name: meter.peak(other) for name, other in programs.items()}
+    method = min(programs, key=peaks.__getitem__)  # of equal ones "searched", the first
+    # The order inside a subgraph decides which of its ops ONNX Runtime fuses, and so the last bits of the outputs.
+    # The file's order stays inside all subgraphs if the peak is as low with it.
+    chosen = _with_unchanged_subgraphs(program, programs[method], meter)
+    return _Choice(method, chosen, {"file": meter.peak(program), **peaks})
 
 
 def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
@@ -280,11 +284,10 @@ def _order_nested(
             least_bytes[index] = least_step_bytes(op, facts, memory_of_bodies)
     graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
-    # The bound of all orders of the block's ops, with the chosen orders of the subgraphs.
-    bound = search.bound
-    # With other orders of the subgraphs, the ops may need less.
-    if least_bytes != chosen_bytes:
+    bound = search.bound  # for all orders of the ops, and the chosen orders of the subgraphs
+    if least_bytes != chosen_bytes:  # other orders of the subgraphs may need less
         least_graph = task_graph(block, facts, least_bytes)
+        # The bound holds for all orders: ``search.order`` only selects the ops at which it is computed.
         bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),

@@ -74,8 +74,7 @@ def storage_facts(
 ) -> StorageFacts:
     """Return the facts about the storage of a program's planned variables that hold in every order.
 
-    Only views share bytes in every order: whether an input dies at an op, so that a result may be written over
-    it, depends on the order. ``numbers`` are the bytes to count for each planned variable. The sizes in
+    ``numbers`` are the bytes to count for each planned variable. The sizes in
     ``planned_vars``, which may have symbols, only decide which variables may share bytes.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
@@ -85,8 +84,8 @@ def storage_facts(
     may_be_views = {
         var: size for var, size in sizes.items() if var not in pinned and var not in results
     }
-    # ``branches=()``: the result of a branch and the If's output count twice, although they may share bytes. So
-    # the search for an order may see too high a peak of an If. `best_order` measures its peak again.
+    # Views share bytes in every order; whether an output may be written over an input depends on the order. A
+    # branch's result may share bytes with the If's output, but both count here: `best_order` measures Ifs again.
     only_views = Aliasing(aliasing.views, in_place={}, branches=())
     # Whether a variable is a view does not depend on live ranges, so all get the same one.
     any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))
@@ -96,7 +95,7 @@ def storage_facts(
         roots={var: VarId(buffer_of.get(var, var)) for var in sizes if var not in pinned},
         sizes=sizes,
         counted_bytes=numbers,
-        aliasing=aliasing,
+        aliasing=aliasing,  # with the in-place rules, which are applied to each order
         pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
         results=results,
     )
@@ -253,8 +252,7 @@ class _TensorNumbering:
         """Return the tensors that the op's first output may be written over if they die there.
 
         Whether a tensor dies at the op depends on the order. All other conditions are those of
-        `share_storage`. ``block_results`` has the tensors that hold outputs of the op's block: they are needed
-        after the block, so they never die at the op.
+        `share_storage`. ``block_results`` has the tensors that hold outputs of the op's block.
         """
         facts = self._facts
         positions = facts.aliasing.in_place_inputs(op)
@@ -265,12 +263,14 @@ class _TensorNumbering:
         # never share bytes.
         if output not in self._number or output in facts.results:
             return ()
-        input_roots = [facts.roots.get(var) for var in op.inputs]
+        # The root of an input is the variable whose bytes it shows; `_number` has the tensor of each root.
+        input_roots = [facts.roots.get(var, var) for var in op.inputs]
         tensors = []
         for position in positions:
-            root = input_roots[position] if position < len(input_roots) else None
-            tensor = None if root is None else self._number.get(root)
-            if tensor is None or tensor in block_results:
+            if position >= len(input_roots):  # an optional input that the op does not have
+                continue
+            tensor = self._number.get(input_roots[position])
+            if tensor is None or tensor in block_results:  # without bytes, or needed later
                 continue
             if self._may_overwrite(op, position, positions, input_roots):
                 tensors.append(tensor)
@@ -281,7 +281,7 @@ class _TensorNumbering:
         op: Op,
         position: int,
         positions: Sequence[int],
-        input_roots: Sequence[VarId | None],
+        input_roots: Sequence[VarId],
     ) -> bool:
         """Return whether the first output may be written over the input at ``position``, if sizes are equal.
 
@@ -292,7 +292,7 @@ class _TensorNumbering:
             op: The op.
             position: The input to write over.
             positions: All inputs that the operator allows to write over.
-            input_roots: For each input, the variable whose bytes it shows; None if not planned.
+            input_roots: For each input, the variable whose bytes it shows.
         """
         sizes, inputs = self._facts.sizes, op.inputs
         var, root = inputs[position], input_roots[position]

@@ -176,12 +176,12 @@ class _Clusters:
                 continue
             (first_id,) = cluster.preds
             first = self.clusters[first_id]
-            # In every order, these tensors die at ``cluster``; all others may live longer.
-            freed = self._tensors_of_pair(cluster_id, first_id)
+            # Only ``first`` and ``cluster`` access these tensors, so they die at ``cluster`` in every order.
+            freed = self._private_tensors(cluster_id, first_id)
             if cluster.defined_bytes > self._bytes_of(freed):
                 continue
-            # The live bytes at both steps, beyond those before ``first``. For example, ``first`` needs 12 bytes
-            # and leaves a tensor of 8; the cluster adds 2. Inputs that ``first`` frees count as live at both.
+            # The bytes at each step, beyond those live before ``first``, as if ``first`` freed no input. For
+            # example, ``first`` needs 12 bytes and leaves a tensor of 8; the cluster adds 2.
             during_first = first.step_bytes  # 12
             during_cluster = first.defined_bytes + cluster.step_bytes  # 8 + 2
             if cluster.in_place_inputs & freed:  # so the cluster always writes over an input
@@ -190,7 +190,7 @@ class _Clusters:
                 self._fuse(Fusion(cluster_id, first_id, "early"), step_bytes=during_first)
         return former_count - len(self.clusters)
 
-    def _tensors_of_pair(self, cluster_id: ClusterId, other_id: ClusterId) -> set[TensorIndex]:
+    def _private_tensors(self, cluster_id: ClusterId, other_id: ClusterId) -> set[TensorIndex]:
         """Return the tensors that one of two clusters defines and only these two access.
 
         They become private if the clusters are fused. Results of the block are not among them.
@@ -212,7 +212,7 @@ class _Clusters:
         """
         removed_id, kept_id = fusion.node, fusion.into
         # Defined by one of the two, and accessed by no third cluster: they now begin and die in one step.
-        private = self._tensors_of_pair(removed_id, kept_id)
+        private = self._private_tensors(removed_id, kept_id)
         removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 
         if fusion.rule == "late":  # ``removed`` runs first; ``kept`` has no in-place inputs

@@ -313,18 +313,18 @@ class _CutNetwork:
         # Else all readers run before the op, and the tensor is dead.
 
     def _add_edges_to_open_readers(self, definer_node: int, tensor: _Tensor) -> None:
-        """Add a tensor's bytes to the cost of each cut that has its definer before the op, and a reader not before.
+        """Add a tensor's bytes to the cost of each cut with its definer before the op and an open reader after it.
 
-        Each reader runs before the op in all cuts, or is open: each cut decides. (Tensors with a reader that runs
-        before the op in no cut are added by `add_tensor`.)
+        The side of an open reader is decided by each cut. All other readers run before the op in every cut.
         """
-        # A gate between definer and readers makes a cut cost the bytes once, however many readers it cuts off:
-        # the infinite edges put the gate on the side of these readers.
+        # If a reader is after the op, its infinite edge puts the gate there too. So such a cut costs the one edge
+        # from the definer to the gate, however many readers are after the op.
         gate = self.flow_network.node()
         self.flow_network.edge(definer_node, gate, tensor.size)
         for reader in tensor.readers:
-            if self._sides[reader] is _Side.OPEN:  # else it runs before the op in all cuts
+            if self._sides[reader] is _Side.OPEN:
                 edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
+                # A certificate states how many of the tensor's bytes flow to each reader (`dual`).
                 self._tensor_edges[edge] = tensor.number, reader
 
     def dual(self, overwritten: TensorIndex | None) -> Dual:

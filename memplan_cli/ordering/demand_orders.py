@@ -257,16 +257,15 @@ class _SweepState:
         A group is free if at most `Sweep.slack` more bytes are live after it than before. The result has the
         ops that had to wait for one of ``ops``, and those that add fewer live bytes since ``ops`` have run.
         """
-        # An op adds fewer bytes if it frees a tensor, or if a tensor that it reads is live already. So these are
-        # the values of ``_users_before_last`` at which the remaining users of a tensor have become cheaper.
-        # Forward: the next user frees the tensor (0), or the next two do so in one group (1). Backward: a user
-        # has run, which made the tensor live (-1).
+        # Values of ``_users_before_last``, from which each user that runs subtracts 1. Forward, the count of n users
+        # begins at n - 1. At 0 the last user will free the tensor, at 1 the last two will, in one group. Backward,
+        # the count begins at 0. At -1 one user has run: the tensor is live, so the others do not add its bytes.
         cheaper_at = (0, 1) if self._is_forward else (-1,)
         starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                # Not at other counts: a tensor may have many users, and the time is near linear.
+                # At no other counts: the users of a tensor may be many, and the time is near linear.
                 if self._users_before_last[tensor] in cheaper_at:
                     starts += self._users[tensor]
         return [

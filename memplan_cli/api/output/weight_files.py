@@ -138,7 +138,7 @@ class NewWeights:
             remove((place,))
         return result
 
-    def keep(self, in_use: Collection[str]) -> tuple[Path, ...]:
+    def keep(self, in_use: Collection[str] = ()) -> tuple[Path, ...]:
         """Make the new weight files final, once the output is written; return their paths.
 
         Files that were replaced are deleted, and those in `earlier` that are not ``in_use``: that neither the
