@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
-    from memplan_cli.planning.fit import NeedAt
+    from memplan_cli.planning.fit import Need, NeedAt
     from memplan_cli.settings.settings import Settings
 
 OTHER_IMPORTS = 64 << 20
@@ -292,16 +292,15 @@ def _point_of_run(
 ) -> Point:
     """Return the bytes that a model needs at ``value``, the size of the asked dim in the last run.
 
-    ``predicted`` has the bytes at the predicted value. That was run first, and smaller values after it.
+    ``predicted`` has the bytes at the predicted value, which is never below ``value``.
     """
     if value == predicted.dims[question.dim]:
         return predicted
-    need = needs.at(value)
-    if need is None:  # unknown: the need of the predicted, larger value is an upper bound
-        need = predicted
+    # A `Point` is a `Need` too. Here it is that of a larger value, so an upper bound.
+    upper_bound: Need = predicted
     return Point.of(
-        need,
+        needs.at(value) or upper_bound,  # None: a run at this value failed
         dims={question.dim: value},
-        next_need=needs.at(value + 1),
+        next_need=needs.at(value + 1),  # reported beside the answer, as ``beyond``
         overhead=question.overhead,
     )

@@ -95,9 +95,11 @@ class ModelNeeds:
             return self.known[value]
         if self.progress:
             self.progress(Detail(f"planning {self.dim}={value}"))
-        if self.observed_plans or (self.process and self.process.model_to_run):
-            # Only runs tell the need. A run at a large value may take minutes, and more memory than the
-            # limit. So small values are run, and the needs of large ones are extrapolated from them.
+        plan_takes_run = self.observed_plans is not None
+        process_takes_run = self.process is not None and self.process.model_to_run is not None
+        if plan_takes_run or process_takes_run:  # data decides sizes, which only a run shows
+            # A run at a large value may take minutes, and more memory than the limit. So small values
+            # are run, and the needs of large ones are extrapolated from them.
             self.known[value] = self.growth.need(value)
         else:
             self.known[value] = self._compute(value)
@@ -156,15 +158,16 @@ def read_needs(
     of: str,
     progress: Progress | None,
 ) -> ModelNeeds:
-    """Read and order a model, and prepare what computes its needs: plans, runs, a prediction of the process.
+    """Read and order a model, and return what computes its memory needs at numbers of ``dim``.
+
+    The bytes of the plan are a formula of ``dim``. If data decides sizes, they are read from a run per number.
 
     Args:
         file: the model.
         settings: numbers or bounds of the other dims, and settings of the plan.
         dim: the dim to search, which stays symbolic.
         limit: the memory size in bytes that the needs will be compared with.
-        of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be
-            predicted.
+        of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it is predictable.
         progress: called with each stage.
 
     Raises:
@@ -178,15 +181,15 @@ def read_needs(
     resolved = resolve_all_but(file.lazy, file.path, settings, dim)
     bound_settings, program = resolved.settings, resolved.loaded.program
     free_input_dims = free_dim_names(file.lazy, bound_settings)
-    # Data may decide the searched dim too, but each need is for a given number of it.
+    # Without ``dim``: the search gives it a number, even if data decides it in the model.
     data_dims = _dims_by_data(program, free_input_dims, bound_settings) - {dim}
     _check_dims(program, (dim, *data_dims), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
     # Bytes of the plan as a formula of ``dim``, such as 4096*dim + 64; empty if a size is unknown.
-    totals = _totals(planned.program, planned.plan, bound_settings)
+    formula = _totals(planned.program, planned.plan, bound_settings)
     observed_plans = None
-    if data_dims or not totals:
-        totals = {}  # not used: the model is run for each need, and the run tells the sizes
+    if data_dims or not formula:
+        formula = {}  # data decides some sizes: a run per number shows them
         observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
         observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
     process, process_notes = _process_that_has_to_fit(file.path, dim, bound_settings, of)
@@ -196,7 +199,7 @@ def read_needs(
         program=planned.program,
         # The nodes of ``planned.program`` are ordered already.
         settings=replace(bound_settings, order="keep"),
-        totals=totals,
+        totals=formula,
         warnings=(*resolved.loaded.warnings, *notes),
         limit=limit,
         progress=progress,

@@ -386,7 +386,7 @@ def _judge_case(
 ) -> Verdict:
     """Plan a model, or read a plan, and return the verdict on its numbers.
 
-    ``entries`` are those of its baseline. If the numbers are to be recorded, `_judge_new_entry` judges them.
+    ``entries`` are the baseline's numbers by model. `_judge_new_entry` judges numbers that may be recorded.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
@@ -400,14 +400,14 @@ def _judge_case(
     warn_of_plan(case.model, plan, request)
     earlier = entries.get(case.key)
     folder = case.folder_rules
-    if entries:
+    if entries:  # by default, no model may grow above what a baseline records
         rules = folder.rules_with_recorded_baseline(case.key)
     else:
         rules = folder.book.rules_for(case.key)
     snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
-    # The rule ``ratchet`` forbids recording higher numbers than the earlier ones.
+    # Numbers that the rule ``ratchet`` forbids to record, since they grew, are judged as in a check.
     if call.updates and ratchet_allows_recording(snapshot, earlier, rules):
         return _judge_new_entry(snapshot, earlier, rules, folder.baseline)
     return judge(snapshot, earlier, rules)

@@ -97,7 +97,8 @@ def plan(
         return NotebookPlan.of(files.without_temporary_folder(planned.plan))
 
 
-# Each setting may be a keyword in ``options``; ``dry_run=True`` stands for ``extras=("dry-run",)``.
+# Changes a call's keywords: ``report(path, dry_run=True)`` calls ``report(path, extras=("dry-run",))``.
+# Settings that are not in ``_SETTINGS`` are refused in ``options``.
 @accepts_option_names(settings=_SETTINGS, dry_run={"extras": ("dry-run",)})
 def report(
     path: ModelSource | None = None,

@@ -84,20 +84,20 @@ def settings(
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
         recorded = recorded_settings(metadata_of(file.model))
-        # A file that memplan wrote has recorded settings, of which the choice keeps three.
+        # A file that memplan wrote has recorded settings. The choice keeps the three that are named here.
         in_file = recorded.settings if recorded else RuntimeSettings()
         fixed = recorded if in_file.is_unoptimized else None  # the graph must run as it is
-        arena_is_released = bool(in_file.run_config)  # the only use of run options
-        inputs_overwritten_by_outputs = in_file.io_binding
+        releases_arena = bool(in_file.run_config)  # the only use of run options
+        io_binding = in_file.io_binding  # output -> the input whose buffer it overwrites
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)
-            if arena_is_released:
+            if releases_arena:
                 choice = released_between_runs(choice)
         else:
-            check = replace(check, idle="release" if arena_is_released else "keep")
+            check = replace(check, idle="release" if releases_arena else "keep")
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
-        chosen = replace(choice.settings, io_binding=inputs_overwritten_by_outputs)
+        chosen = replace(choice.settings, io_binding=io_binding)
         notes = (*choice.notes, *_size_notes(bound_settings))
         choice = replace(choice, settings=chosen, notes=notes)
         return files.without_temporary_folder(choice)
@@ -143,7 +143,7 @@ def _predicted_choice(
     base = without_pattern_if_assumed(_usual_settings(fixed), binding.assumed)
     choice = predict_settings(executed, base)
     if choice.provider == CPU:
-        return choice
+        return choice  # no note: predictions for the CPU, unlike those for a device, were measured
     # Only the arena of a device may get a limit. Later runs with other assumed dims might exceed it.
     if not binding.assumed:
         choice = with_limit(choice, executed)
@@ -198,10 +198,11 @@ def _confirmed_choice(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     path, binding, usual = file.path, binding_of(bound_settings), _usual_settings(fixed)
-    # With assumed dims, the baseline run would have inputs of a second size, which are not needed here.
+    # A dim is assumed if the user gave it no number. To find errors of a rewritten graph, a baseline also
+    # runs at a second number of each assumed dim. This model is not rewritten.
     binding_of_one_size = replace(binding, assumed=frozenset())
     with BaselineRun(path, file.model, check, binding_of_one_size, usual) as run:
-        # But the search must know the assumed dims: the memory pattern is then switched off.
+        # The user may run other numbers of assumed dims, for which the search turns the memory pattern off.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

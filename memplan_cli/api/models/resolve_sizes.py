@@ -183,9 +183,9 @@ class _InputDims:
         # The lowest number of a dim with bounds makes runs short.
         lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         fixed = {**lower_bounds, **settings.dims}
-        # ``--shape`` may name dims that the file lacks. Such a dim is taken to be no batch, so not leading.
         dims_in_shapes = [dim for shape in settings.shapes.values() for dim in shape]
         names_in_shapes = sorted({name for dim in dims_in_shapes for name in symbols_of(dim)})
+        # Dim -> whether it leads an input, as a batch does. Dims that only ``--shape`` names are taken not to.
         is_leading = {**dict.fromkeys(names_in_shapes, False), **free_dims(model)}
         free = {name: leads for name, leads in is_leading.items() if name not in fixed}
         return cls(fixed, free, names=frozenset(is_leading))

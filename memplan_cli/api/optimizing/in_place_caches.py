@@ -242,20 +242,18 @@ class _DecoderPlanner:
         )
 
     def _last_step_settings(self, rewritten: ModelProto) -> Settings:
-        """Return settings with the dims and the position of the last step, and each cache donated to its output.
-
-        Dims that the user gave no number have the number of the last step in the decode loop. Without a decode
-        loop, these dims are 1.
-        """
+        """Return settings with the dims and the position of the last step, and each cache donated to its output."""
         from memplan_cli.api.models.resolve_sizes import bind_assumed
         from memplan_cli.onnx_io.interface import free_dims
 
-        caches, step = self.decoder.caches, self.last_step
+        caches = self.decoder.caches
+        step = self.last_step  # without a decode loop: the step that adds the last entry
         # The rewritten graph lacks some dims of the original, such as the lengths of growing caches.
         names = free_dims(rewritten)
         user_dims = {n: value for n, value in self.settings.dims.items() if n in names}
-        step_dims = dict.fromkeys(names, 1)
-        if self.decoding is not None:
+        if self.decoding is None:
+            step_dims = dict.fromkeys(names, 1)  # no run shows other numbers
+        else:
             dims_of_loop = self.decoding.dims_at(step.past, step.new)
             step_dims = {n: value for n, value in dims_of_loop.items() if n in names}
         settings = replace(
@@ -266,7 +264,7 @@ class _DecoderPlanner:
             donate=dict(caches.donated),
             run=False,  # a run to observe sizes would be of the file at the path, the original
         )
-        # `bind_assumed` leaves the dims that the user gave as they are.
+        # `bind` reads the inputs. `bind_assumed` adds the dims that the user gave no number.
         return bind_assumed(bind(rewritten, settings), step_dims)
 
     def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
@@ -313,14 +311,14 @@ class _DecoderPlanner:
         from memplan_cli.onnx_io.types import container_and_tensor_type
 
         model = self.file.model
-        # These are not given to nameless dims, which have the same names in every plan of the model.
-        names_in_use = names_taken(model)
+        # A dim without a name gets one, such as ``x_dim0``, as in the plan. It must get none of these.
+        forbidden_names = names_taken(model)
         axes = {cache.input: cache.axis for cache in self.decoder.caches.growing}
         lengths = {}
         for value in fed_inputs(model):
             if value.name in axes:
                 _, tensor = container_and_tensor_type(value)
-                length = tensor_dims(value, tensor, names_in_use)[axes[value.name]]
+                length = tensor_dims(value, tensor, forbidden_names)[axes[value.name]]
                 if isinstance(length, str):
                     lengths[length] = past
         return lengths

@@ -157,12 +157,12 @@ class Verifier:
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
-        if self.graph_failure:  # without the original's graph, `_compare` measured nothing
+        if self.graph_failure:  # `_compare` measures only if it has the original's graph
             plan = plan.with_warnings(
                 f"the runtime's memory was not measured: {self.graph_failure}"
             )
-        # What the verdict on the written model notes, its report warns of.
         verdict = plan.report.validation
+        # The notes of the verdict become warnings of the plan.
         return plan.with_warnings(*(verdict.notes if verdict else ()))
 
     def _compare(self, candidate: Rewriting, path: Path) -> Verification:

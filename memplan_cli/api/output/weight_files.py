@@ -141,13 +141,13 @@ class NewWeights:
     def keep(self, in_use: Collection[str] = ()) -> tuple[Path, ...]:
         """Make the new weight files final, once the output is written; return their paths.
 
-        Files that were replaced are deleted, and those in `earlier` that are not ``in_use``: that neither the
-        written output nor its original needs.
+        Deletes the files that they replaced, and each earlier weight file that is not ``in_use``: the names that
+        the written output or its original needs.
         """
         from memplan_cli.onnx_io.weights.external_data import delete_replaced
 
         kept = tuple(path for path in self._created if path.is_file())  # not new folders
-        delete_replaced(self._created)  # earlier files of these names, which were set aside
+        delete_replaced(self._created)  # not the new files, but the backups of replaced ones
         self._created = ()
         for name in self.earlier:
             if name not in in_use:
