@@ -199,7 +199,7 @@ class _Step:
             runs_before = self.runs_before.get(group)
             if runs_before is None:  # in some orders, not in all
                 least += min(coefficient, 0)
-            elif runs_before:  # in every order (False is in none: adds nothing)
+            elif runs_before:  # in every order; False, in no order, adds nothing
                 least += coefficient
         return least
 

@@ -129,7 +129,7 @@ def block_groups(
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
         groups[second].predecessors.add(first)
-    # A tensor whose only user is its producer is left out: live at this step alone, it is counted in ``need``.
+    # Tensors used by their producer alone are left out: they are live at its step only, and counted in its ``need``.
     for number, group in groups.items():
         unread = {tensor for tensor in group.produced if graph.users[tensor] == {number}}
         group.produced -= unread
@@ -184,8 +184,8 @@ def _allocated_bytes(
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
     """Set, in a node's group, the tensors that its first output may be written over, and the bytes that this saves.
 
-    Such a tensor has the output's size, is no output of the block, and is read only at inputs that the node may
-    overwrite. Other nodes may read the tensor too: the order decides whether this node is the last reader.
+    Such a tensor has the output's size, is no output of the block, and is read by the node only at inputs that
+    may be overwritten. Other nodes may read it too: the order decides whether this node is the last reader.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
@@ -302,12 +302,12 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         group, target = graph.groups[node], graph.groups[into]
         # Tensors that one of the two groups produces and the other alone reads: users are the producer and all readers.
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
-        # ``need`` is the bytes that a step allocates if its first output is written over no tensor. The output can be
-        # written over one tensor of ``replaceable``, if it ends at the step, and ``saved_bytes`` are saved.
+        # ``need`` is the bytes that a step allocates if its first output is written over no tensor of ``replaceable``.
+        # If a tensor of these ends at the step, the output is written over it, and ``saved_bytes`` are saved.
         if rule == "late":
             _check_late_rule(graph, node, into, title)
             target.need += graph.produced_bytes(node)
-            # An inner tensor ends at the step of ``into`` in any order, so the output is always written over a tensor.
+            # An inner tensor ends at the step of ``into`` in any order: its saving is certain, and part of ``need`` now.
             if target.replaceable & inner_tensors:
                 target.need -= target.saved_bytes
                 target.replaceable = set()
