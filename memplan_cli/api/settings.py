@@ -84,8 +84,8 @@ def settings(
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
         recorded = recorded_settings(metadata_of(file.model))
-        # A file that memplan wrote has recorded settings. The choice keeps the three that are named here.
         in_file = recorded.settings if recorded else RuntimeSettings()
+        # Of the settings that memplan recorded in a file that it wrote, the choice keeps the next three.
         fixed = recorded if in_file.is_unoptimized else None  # the graph must run as it is
         releases_arena = bool(in_file.run_config)  # the only use of run options
         io_binding = in_file.io_binding  # output -> the input whose buffer it overwrites
