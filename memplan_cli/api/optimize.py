@@ -238,11 +238,11 @@ def _write_best_of(
     baseline: BackgroundBaseline,
     rejected_before: Sequence[Plan] = (),
 ) -> Optimized:
-    """Run candidates in their order, and publish the first whose outputs are the original's.
+    """Run the candidates that may be written in their order, and publish the first whose outputs are the original's.
 
-    If the check asks to search by measuring, all candidates are run, and the cheapest is published. If no
-    candidate has the original's outputs, nothing is written, and the result has the plan of the first run. The
-    report of a written model names the rejected plans, also those in ``rejected_before``.
+    If the check asks to search by measuring, all of them are run, and the cheapest is published. If none has the
+    original's outputs, nothing is written, and the result has the plan of the first that was run. The report of
+    a written model names the rejected plans, also those in ``rejected_before``.
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:

@@ -63,14 +63,16 @@ def accepts_option_names(
         """Return ``function`` with names of options as further keywords."""
         function_signature = signature(function)
         parameters = tuple(function_signature.parameters)
-        names_with_effect = (*settings, *parameters)  # other settings are refused
+        # ``settings`` are the names of settings that the function uses; other settings are refused.
+        names_with_effect = (*settings, *parameters)
+        # The options that every check has, and those of this command.
         fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
         def translated(*args: P.args, **keywords: P.kwargs) -> dict[str, Any]:
             """Return the arguments of a call by parameter, with option names replaced."""
             arguments: dict[str, Any] = dict(function_signature.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
-                # ``rtol=0.1`` gives ``check={"rtol": 0.1}``, and a flag the arguments in ``flags``.
+                # ``rtol=0.1`` gives ``check={"rtol": 0.1}``. A flag gives the arguments that ``flags`` has for it.
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
                     # After ``rtol=0.1, runs=5``, ``check`` is ``{"rtol": 0.1, "runs": 5}``.

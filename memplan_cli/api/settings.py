@@ -151,11 +151,13 @@ def _predicted_choice(
 
 
 def _optimized_graph(path: Path, dims: Mapping[str, int], provider: str) -> ExecutedGraph:
-    """Return the graph that ONNX Runtime makes of a model for a provider, which need not work here."""
+    """Return the graph that ONNX Runtime makes of a model on the CPU, in place of that for ``provider``.
+
+    For another provider than the CPU, the graph has only the optimizations that all providers share (the level
+    "basic"): what a device fuses cannot be known without the device.
+    """
     from memplan_cli.runtime.graph.dumps import executed_graph
 
-    # Which nodes a device fuses is unknown without the device. The level "basic" has the optimizations that
-    # all providers share.
     level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
     settings = RuntimeSettings(session={"graph_optimization_level": level})
     return replace(executed_graph(path, settings, dims), provider=provider)

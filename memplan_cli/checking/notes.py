@@ -143,7 +143,11 @@ def _compare_rewrite_notes(planned: PlannedModel) -> Iterator[Comparison]:
 
 
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
-    """Yield a wrong name of the plan's runtime, and where the model's note on settings contradicts the plan."""
+    """Yield messages about the plan's runtime, and about the note on settings in the model's metadata.
+
+    The note must have the settings in the plan. Without settings in the plan, a model that must run unoptimized
+    has a note with settings of its own. `_check_settings_of_model` reports if such a note is missing.
+    """
     report, runtime = planned.plan.report, planned.plan.report.runtime
     # The note is a table: {"provider": "CPUExecutionProvider", "settings": {...}}.
     note = _json_or_text(_notes(planned.model.metadata_props).get("settings"))
@@ -162,7 +166,7 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
             settings = from_json(RuntimeSettings, note.get("settings"), "the note on settings")
         except MisfitError as error:
             yield str(error)[:400]
-            return
+            return  # without settings to check
         provider = PROVIDERS.get(report.target, CPU)
         recorded = note.get("provider")
         yield from mismatches([Comparison("provider in the model", recorded, provider)])

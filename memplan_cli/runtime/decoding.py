@@ -108,18 +108,18 @@ class Decoder:
         return self.step(inputs)
 
     def step(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once, write the new entries behind the valid ones, and return the outputs by name.
+        """Run once, append the new entries to the growing caches, and return the outputs by name.
 
         Args:
-            inputs: an array for each name in ``self.inputs``, and for each constant cache that gets a value:
-                its first one, or one that replaces the value of earlier steps.
+            inputs: an array for each name in ``self.inputs``. The first step also needs an array for each constant
+                cache. The cache keeps it, until a later step gives another.
 
         Raises:
             SettingsError: an input is missing or unknown, or the new entries do not fit.
         """
         self._check_inputs(inputs)
         new_constants = {
-            # Of a copy, because the run writes the cache's output into it.
+            # A copy, because the run writes the cache's output into this buffer.
             name: self._ort_value(name, np.array(inputs[name]))
             for name in self._constant_caches
             if name in inputs
@@ -128,8 +128,8 @@ class Decoder:
         try:
             self.session.run_with_iobinding(binding, self._options)
         except Exception as error:
-            # `_check_inputs` refuses entries that do not fit only if it knows their number. Other ones fail here,
-            # in the operator that writes them. Full caches have no room for any entry, whatever else is wrong.
+            # `_check_inputs` refuses new entries that do not fit, if it knows their number. If not, the operator
+            # that writes the entries fails here. Full caches have no room for any entry, whatever else is wrong.
             if "TensorScatter" in str(error) or self.position >= self.capacity:
                 raise self._capacity_error(None) from error
             raise

@@ -63,11 +63,12 @@ def search(
     budget: float | None = None,
     seconds: float | None = None,
 ) -> SearchResult:
-    """Return the plans with regions in chunks that were found, and the one nearest to a goal.
+    """Search regions to compute in chunks; return the plans found, and the one that suits the budget best.
 
-    The program is searched, then with copies of ops for matrix products, and last with the chunks of the
-    plan of the least memory cut again. A later search runs only if no plan is within the budget yet, and
-    the last one also if all such plans are slow. Without a budget all searches run.
+    First the given program is searched. If no plan is within the budget, the program with copies of ops for
+    matrix products is searched too. If no plan within the budget is fast, programs are searched in which the
+    regions of the lowest plan have fewer chunks: these chunks are cut again, along another axis.
+    Without a budget all three are searched.
 
     Args:
         graph: the program without chunks.
@@ -83,14 +84,14 @@ def search(
     programs_without_chunks = [original]
     finder.search(original)
     if not finder.has_plan_within_budget:
-        goal = finder.lowest_plan.peak if max_bytes is None else max_bytes
-        with_copies = stage_with_copies(original, goal)
+        bytes_to_reach = finder.lowest_plan.peak if max_bytes is None else max_bytes
+        with_copies = stage_with_copies(original, bytes_to_reach)
         if with_copies is not None:
             programs_without_chunks.append(with_copies)
             finder.search(with_copies)
     if not finder.has_fast_plan_within_budget:
-        # The plan with the least memory has the most chunks. Cut in another way, they may need as little
-        # memory with less work. So the first target is its peak, or the budget if that is larger.
+        # Cut along two axes, the regions may need as little memory and less work. So the search aims at the
+        # peak of the lowest plan first, or at the budget if that is larger.
         lowest_plan = finder.lowest_plan
         first_target = max(max_bytes or 0, lowest_plan.peak)
         for with_fewer_chunks in stages_of_fewer_chunks(lowest_plan, finder.limit):

@@ -117,12 +117,13 @@ def _ops_without_way(
     joins: Mapping[VarId, Need],
     limit: int,
 ) -> list[int]:
-    """Return the ops that can be computed neither whole nor along a split within ``limit`` bytes.
+    """Return the ops without a way to be computed within ``limit`` bytes that goes together with ways of their neighbors.
 
-    ``ways`` are the ways to compute each op, and ``joins`` the needs of the Concats that would join the
-    slices of each tensor. If a join needs more than the limit, the producer and each reader have to be
-    computed in two ways that agree on the slices (`_agree`). A way that agrees with no way of the other op
-    is dropped, until nothing changes (arc consistency).
+    ``ways`` are the ways of each op: whole, or in chunks along a split. ``joins`` are the needs of the Concats
+    that would join the slices of each tensor. If a join needs more than the limit, the way of the producer and
+    the way of each reader have to agree on the slices (`_agree`). A way that agrees with none of the other op is
+    dropped, until nothing changes (arc consistency). If an op has no way, the ops that it would have to agree
+    with lose all of theirs too, and are in the result.
     """
     remaining = [[way for way in of_op if way.need.bytes <= limit] for of_op in ways]
     reads = [
@@ -136,19 +137,19 @@ def _ops_without_way(
         is_changed = False
         # A dropped way of an op can drop ways of its readers, and of its producers: both directions.
         for read in (*reads, *reversed(reads)):
-            made_ways, read_ways = remaining[read.producer], remaining[read.reader]
+            producer_ways, reader_ways = remaining[read.producer], remaining[read.reader]
             remaining[read.producer] = [
                 made
-                for made in made_ways
-                if any(_agree(graph, read, made, taken) for taken in read_ways)
+                for made in producer_ways
+                if any(_agree(graph, read, made, taken) for taken in reader_ways)
             ]
             remaining[read.reader] = [
                 taken
-                for taken in read_ways
-                if any(_agree(graph, read, made, taken) for made in made_ways)
+                for taken in reader_ways
+                if any(_agree(graph, read, made, taken) for made in producer_ways)
             ]
-            is_changed |= len(remaining[read.producer]) < len(made_ways)
-            is_changed |= len(remaining[read.reader]) < len(read_ways)
+            is_changed |= len(remaining[read.producer]) < len(producer_ways)
+            is_changed |= len(remaining[read.reader]) < len(reader_ways)
     return [index for index, of_op in enumerate(remaining) if not of_op]
 
 

@@ -141,22 +141,21 @@ def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
 def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain]:
     """Yield for each large input of a matrix product the chain of ops that compute the input in slices.
 
-    If another product needs the input in slices along another axis, a copy of the chain can be in chunks with
-    this product. An input is large if it exceeds ``budget`` bytes divided by `_BUDGET_DIVISOR`. Nothing is
-    yielded for other ops than matrix products.
+    Chunks of rows slice the first matrix, and chunks of columns the second. An input is large if it exceeds
+    ``budget`` bytes divided by `_BUDGET_DIVISOR`. Nothing is yielded for other ops than matrix products.
     """
     op = graph.ops[index]
     if operator(op).family is not Family.MATRIX_PRODUCT:
         return
     for split in graph.splits(index):
         if split.role not in {Role.ROWS, Role.COLUMNS}:
-            continue  # in chunks of batches, both products can share a chain
-        # Chunks of rows slice the first matrix and read the second whole, chunks of columns the reverse.
+            continue  # chunks of batches slice both matrices
         position = 0 if split.role is Role.ROWS else 1
         var, axis_map = op.inputs[position], split.inputs[position]
         if axis_map is not None and graph.bytes(var) > budget / _BUDGET_DIVISOR:
             axes = _axes_of_slices(graph, var, axis_map.axis)
-            if axes:  # None: cannot be computed in slices; empty: no op makes the input
+            # None if an op cannot compute its output in such slices; empty if no op makes the input.
+            if axes:
                 ops = sorted({graph.dataflow.producer[tensor] for tensor in axes})
                 yield _Chain(index, var, axes, tuple(ops))
 
