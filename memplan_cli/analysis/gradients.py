@@ -144,17 +144,13 @@ class _Evidence:
         dtype and shape of ``P``, and be computed from ``a``, behind the forward part, and from ``y``, on which
         ``dy`` depends. Any other forward op may stand in place of MatMul.
         """
-        parameters = self.candidates_of_type(output)  # with its dtype and shape
-        is_scalar = elements(self.program.vars[output]) == 1
-        if not parameters or is_scalar:  # many outputs are scalars
-            return False
         needed_ops = self.dataflow.ancestors((output,))
         vars_read_behind_forward = {
             self._uncast.get(var, var)  # a reshape or cast of a var counts as the var
             for index in needed_ops.difference(self.forward)
             for var in self.dataflow.reads[index]
         }
-        for parameter in parameters:
+        for parameter in self.candidates_of_type(output):
             for forward_op in self.candidates[parameter]:  # the forward ops that read it
                 # Of its other operands, constants show nothing: they do not depend on a graph input.
                 operands = (self._operands(forward_op) - {parameter}) & self._varying
@@ -165,13 +161,19 @@ class _Evidence:
         return False
 
     def outputs_to_examine(self, max_visits: int) -> Iterator[VarId]:
-        """Yield the first outputs with the dtype and shape of a candidate: at least `_MIN_EXAMINED`.
+        """Yield the first outputs of several elements with the dtype and shape of a candidate: at least `_MIN_EXAMINED`.
 
         `is_likely_gradient` visits the ops behind an output, at most all: more outputs are yielded while that
         stays within ``max_visits``.
         """
         count = max(_MIN_EXAMINED, max_visits // max(len(self.dataflow.ops), 1))
-        return islice(filter(self.candidates_of_type, self.outputs), count)
+        examinable = (
+            output
+            for output in self.outputs
+            # Many outputs are scalars, such as metrics: they show nothing.
+            if self.candidates_of_type(output) and elements(self.program.vars[output]) != 1
+        )
+        return islice(examinable, count)
 
     def candidates_of_type(self, output: VarId) -> tuple[VarId, ...]:
         """Return the vars that may be parameters and have the dtype and shape of an output."""

@@ -146,8 +146,9 @@ def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _
     peaks = {**found.peaks, found.method: found_peak}
     is_lower = found_peak < file_peak
     # With other numbers in place of the symbols, the found order must not be worse. No such meters without symbols.
-    others = meter.for_other_samples()
-    if is_lower and all(other.peak(found.program) <= other.peak(program) for other in others):
+    if is_lower and all(
+        other.peak(found.program) <= other.peak(program) for other in meter.for_other_samples()
+    ):
         return found._replace(peaks=peaks)
     return _Choice("file", program, peaks)
 

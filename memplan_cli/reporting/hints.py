@@ -159,19 +159,21 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     # A size with symbols is a multiple of a unit, such as "batch*length". A dim with an assumed value is a symbol too.
     size_symbols = {name for unit in plan.units.values() for name in symbols_of(unit)}
     may_run = plan.settings.get("run", True)
-    # If sizes are unknown although a run was allowed, such as those of texts, no dim makes them known.
-    symbols_from_binding = (
-        set() if may_run and report.partial else size_symbols & input_symbols
-    )
-    # Other symbols depend on data. If a run was allowed, it did not tell them, and another would not.
-    symbols_from_run = set() if may_run else size_symbols - input_symbols
+    if not may_run:
+        resolvable_symbols = (
+            size_symbols  # by dims of inputs, or by a run, which needs these too
+        )
+    elif report.partial:
+        # Sizes are unknown although a run was allowed, such as those of texts: no dim makes them known.
+        resolvable_symbols = set[str]()
+    else:
+        resolvable_symbols = size_symbols & input_symbols
     if unbound_inputs:
         values = {name: dim.value for name, dim in report.bindings.items()}  # bound or assumed
         symbols_without_value = input_symbols - values.keys()
         has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
-        # A run needs bound inputs too.
-        resolvable_symbols = symbols_from_binding | symbols_from_run
         if resolvable_symbols or symbols_without_value or has_undeclared_dim:
             yield binding_options(unbound_inputs, values)
-    if (report.partial or symbols_from_run) and not may_run:
+    depends_on_data = bool(size_symbols - input_symbols)
+    if not may_run and (report.partial or depends_on_data):
         yield RUN_OPTION

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from allocation_traces import trace_of, trace_of_pairs
 from memplan_cli.runtime.simulate.arena import ArenaSettings, held_after_runs
-from memplan_cli.runtime.simulate.regions import EXACT, best_arena, one_region
+from memplan_cli.runtime.simulate.regions import best_arena, one_region
 
-EXACT_GROWTH = ArenaSettings.from_settings(EXACT)
-"""The growth that is tried. It splits every larger chunk; without that, small traces may hold less."""
+EXACT = ArenaSettings(exact=True)
 
 
 def test_exact_growth_is_kept_where_nothing_fragments() -> None:
@@ -22,7 +21,7 @@ def test_exact_growth_is_kept_where_nothing_fragments() -> None:
 def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
     # 8, then 12, then 16: exact growth keeps all three, one region of 16 holds each.
     trace = trace_of(8, -1, 12, -2, 16, -3, unit=1024)
-    assert held_after_runs(trace, EXACT_GROWTH) == 36 << 10
+    assert held_after_runs(trace, EXACT) == 36 << 10
     choice = best_arena(trace)
     assert choice.held == 16 << 10
     assert choice.settings["initial_chunk_size_bytes"] == 16 << 10
@@ -31,7 +30,7 @@ def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
 def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
     # One region of 16 has a hole of 4 on either side of the first 8 when the next 8 comes.
     trace = trace_of(4, 8, -1, 8, -2, -3, unit=1024)
-    assert held_after_runs(trace, EXACT_GROWTH) == 20 << 10
+    assert held_after_runs(trace, EXACT) == 20 << 10
     assert held_after_runs(trace, ArenaSettings.from_settings(one_region(16 << 10))) > 16 << 10
     choice = best_arena(trace)
     assert choice.held == 16 << 10
@@ -56,5 +55,5 @@ def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
     trace = trace_of_pairs(pairs, 1 << 8)
     choice = best_arena(trace)
     assert trace.rounded_peak <= choice.held
-    assert choice.held <= held_after_runs(trace, EXACT_GROWTH)
+    assert choice.held <= held_after_runs(trace, EXACT)
     assert choice.held == held_after_runs(trace, ArenaSettings.from_settings(choice.settings))

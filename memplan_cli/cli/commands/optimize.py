@@ -287,6 +287,11 @@ def _reject_unused_options(
     if depth != "full":
         reason = "measures the memory of both models, which needs --validate full"
         reject_unused(("tune", "idle"), reason, "remove --no-validate and --validate")
+    if target != "portable" and provider not in (target, "auto"):
+        raise SettingsError(
+            f"--target {target} runs both models on {target}, not on {provider}",
+            hint="remove --provider",
+        )
     if depth == "none":
         # With --provider cuda, users would believe that the GPU was used.
         unused = ("settings_out", "reference", *(["provider"] if provider == "cuda" else []))
@@ -300,10 +305,5 @@ def _reject_unused_options(
         reason = "needs the memory of the models to be measured"
         reject_unused(("settings_out",), reason, "remove --validate outputs")
     if target != "portable":
-        if provider not in (target, "auto"):
-            raise SettingsError(
-                f"--target {target} runs both models on {target}, not on {provider}",
-                hint="remove --provider",
-            )
         reason = f"is for --target portable, not {target}"
         reject_unused(("external_weights",), reason, "remove the option")

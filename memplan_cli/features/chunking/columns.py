@@ -241,7 +241,7 @@ def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
         axis == last_axis
         and node.int_attribute("axis", 0) % len(output) == last_axis
         and node.string_attribute("reduction", "none") == "add"
-        and node.required_shape(1) == (*output[:-1], 1)  # one index per row
+        and node.input_shape(1) == (*output[:-1], 1)  # one index per row
         # In the copy, Equal compares the indices with column numbers of int64 (`_scatter_add_ops`).
         and graph.program.vars[node.op.inputs[1]].dtype == "int64"
     )

@@ -191,11 +191,6 @@ class _Trial(NamedTuple):
     peak: int
     work: int
 
-    @property
-    def region_bytes(self) -> int:
-        """The most live bytes while the region runs."""
-        return self.choices[-1].after
-
 
 class Search:
     """Writes and measures programs with regions in chunks, and searches from one to the next.
@@ -418,7 +413,7 @@ class Search:
             trial = self._trial(state, region, count)
             if trial is None:
                 continue
-            region_bytes = trial.region_bytes
+            region_bytes = trial.choices[-1].after  # of the region, which is the last choice
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
             # Else a region that is in chunks already would get a few more in each step, for little gain.
             if is_useful or is_new_region:

@@ -235,10 +235,8 @@ def _peaks_without(
         at_last = bisect_right(ticks, last_tick) - 1
         # The points up to ``at_first`` and from ``at_last`` on keep their bytes. All points between lose the buffer.
         unchanged_peak = max(highest_until[at_first], highest_from[at_last])
-        if unchanged_peak == peak:
-            yield peak
-        else:  # the highest point lies between
-            yield max(unchanged_peak, peak - buffer.bytes)
+        # Of two cases: the highest point keeps its bytes, or it lies between.
+        yield max(unchanged_peak, peak - buffer.bytes)
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

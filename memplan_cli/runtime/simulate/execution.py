@@ -446,8 +446,8 @@ def _run_iteration(frame: Frame, op: Op, can_pass_on: Allocations) -> list[int |
     results = frame.simulator.run_block(body, op, outer_results={}, outer=frame)
     # Variables that share memory have one allocation, that of the variable in `buffer`.
     buffer = frame.simulator.plans[body.path].buffer
-    buffers_of_outputs = [buffer.get(var, var) for var in body.outputs]
-    return [(can_pass_on | results).get(var) for var in buffers_of_outputs]
+    allocations = can_pass_on | results
+    return [allocations.get(buffer.get(var, var)) for var in body.outputs]
 
 
 def _loop_state_count(op: Op) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU
@@ -126,9 +127,9 @@ def regions(first: int, later: int) -> dict[str, Setting]:
 def best_arena(trace: AllocationTrace) -> ArenaChoice:
     """Return the arena that holds least after two runs, of those that are tried.
 
-    These are exact growth, then one region, then two or three regions.
+    These are exact growth with and without splitting, then one region, then two or three regions.
     """
-    best = _held_by(trace, EXACT)
+    best = min(_held_by(trace, EXACT), _held_by(trace, EXACT_UNSPLIT), key=attrgetter("held"))
     count = _trials(trace, _MAX_ONE_REGION_TRIALS)
     for size in _one_region_sizes(
         trace.rounded_peak, max(best.held, trace.rounded_peak), count
@@ -137,7 +138,7 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
         if size >= best.held or size > LARGEST_REGION:
             break
         choice = _held_by(trace, one_region(size), limit=best.held)
-        best = min(best, choice, key=lambda choice: choice.held)
+        best = min(best, choice, key=attrgetter("held"))
     return _arena_of_several_regions(trace, best.held) or best
 
 

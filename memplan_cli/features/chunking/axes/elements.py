@@ -254,20 +254,27 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     starts_and_steps = _starts_and_steps(node)
     if data_map is None or starts_and_steps is None or data_map.axis not in starts_and_steps:
         return ChunkEdit()  # chunks are cut along an axis that the Slice leaves whole
-    # First the bounds of the node, by axis. They hold for the chunk too, except along the axis of chunks.
-    starts = {axis: start for axis, (start, _) in starts_and_steps.items()}
-    steps = {axis: step for axis, (_, step) in starts_and_steps.items()}
-    stops = {axis: starts[axis] + node.output_shape[axis] * steps[axis] for axis in starts}
+    # The bounds of the node, by axis. They hold for the chunk too, except along the axis of chunks.
+    bounds = {
+        axis: (start, start + node.output_shape[axis] * step, step)
+        for axis, (start, step) in starts_and_steps.items()
+    }
     read_start, read_stop = data_map.range(chunk, node.data_shape[data_map.axis])
-    starts[data_map.axis], stops[data_map.axis] = 0, read_stop - read_start
-    axes, all_steps = tuple(starts), tuple(steps.values())
-    all_starts, all_stops = tuple(starts.values()), tuple(stops.values())
+    _, step = starts_and_steps[data_map.axis]
+    bounds[data_map.axis] = 0, read_stop - read_start, step
+    starts, stops, steps = zip(*bounds.values(), strict=True)
+    axes = tuple(bounds)
     if node.ints_attribute("starts"):  # before opset 10: attributes, and no steps
-        return ChunkEdit({"starts": all_starts, "ends": all_stops, "axes": axes})
-    inputs = {_STARTS: all_starts, _STOPS: all_stops, _AXES: axes, _STEPS: all_steps}
+        return ChunkEdit({"starts": starts, "ends": stops, "axes": axes})
+    inputs = {_STARTS: starts, _STOPS: stops, _AXES: axes, _STEPS: steps}
     # Axes or steps that the node omits stay omitted: an omitted input has no shape.
-    present = [position for position in inputs if node.input_shape(position) is not None]
-    return ChunkEdit(constants={position: inputs[position] for position in present})
+    return ChunkEdit(
+        constants={
+            position: values
+            for position, values in inputs.items()
+            if node.input_shape(position) is not None
+        }
+    )
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:
