@@ -204,6 +204,7 @@ def test_that_no_chunks_help_is_said(tmp_path: Path, budget: tuple[str, ...]) ->
         ),
     )
     done = memplan("report", path, "--chunk", "auto", *budget)
+    assert "0 regions" not in done.output
     assert "No region is computed in chunks: no program with chunks was found" in (
         done.output.replace("\n", " ")
     )

@@ -81,7 +81,8 @@ def test_a_node_of_an_invalid_model_that_lacks_inputs_is_no_error(kind: str) -> 
         op = node.op._replace(inputs=node.op.inputs[:count])
         constants = {at: value for at, value in node.constants.items() if at < count}
         lacking = replace(node, op=op, inputs=node.inputs[:count], constants=constants)
-        assert all(split.extent > 1 for split in splits_of(lacking))
+        splits = splits_of(lacking)
+        assert all(split.extent > 1 and len(split.inputs) == count for split in splits)
 
 
 def others(case: Case, node: Node, split: Split) -> Iterator[Split]:

@@ -30,6 +30,8 @@ class RuntimeProfile:
             (``DEFAULT_MAX_DEAD_BYTES_PER_CHUNK``, core/framework/bfc_arena.h).
         arena_max_extension: the largest step of a growing arena by default
             (``DEFAULT_MAX_POWER_OF_TWO_EXTEND_BYTES``, core/framework/bfc_arena.h).
+        arena_growth_after_shrink: the first step by default after empty regions were given back
+            (``DEFAULT_INITIAL_GROWTH_CHUNK_SIZE_BYTES``, core/framework/bfc_arena.h).
         arena_handle_ratio: the arena keeps a table of 1 byte for this many of a region: a handle
             of 8 bytes for each chunk of 256 (``AllocationRegion``, core/framework/bfc_arena.h).
         pattern_alignment: sizes in a memory pattern's block are rounded up to a multiple of this
@@ -80,6 +82,7 @@ class RuntimeProfile:
     arena_initial: int
     arena_max_dead: int
     arena_max_extension: int
+    arena_growth_after_shrink: int
     arena_handle_ratio: int
     pattern_alignment: int
     tensor_alignment: int
@@ -115,6 +118,7 @@ PROFILE = RuntimeProfile(
     arena_initial=1 << 20,
     arena_max_dead=128 << 20,
     arena_max_extension=1 << 30,
+    arena_growth_after_shrink=2 << 20,
     arena_handle_ratio=32,
     pattern_alignment=256,
     tensor_alignment=64,

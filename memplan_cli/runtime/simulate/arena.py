@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Setting
     from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceStep
 
-_GROWTH_AFTER_SHRINK = 2 << 20
-"""ONNX Runtime's default of ``initial_growth_chunk_size_bytes`` (measured)."""
-
 UNLIMITED = 1 << 64
 """A number of bytes that no arena holds."""
 
@@ -58,7 +55,7 @@ class ArenaSettings:
     max_dead_bytes: int = PROFILE.arena_max_dead
     max_extension: int = PROFILE.arena_max_extension
     exact: bool = False
-    growth_after_shrink: int = _GROWTH_AFTER_SHRINK
+    growth_after_shrink: int = PROFILE.arena_growth_after_shrink
 
     @classmethod
     def from_settings(cls, arena: Mapping[str, Setting]) -> ArenaSettings:
@@ -76,7 +73,7 @@ class ArenaSettings:
             read_bytes("max_dead_bytes_per_chunk", PROFILE.arena_max_dead),
             read_bytes("max_power_of_two_extend_bytes", PROFILE.arena_max_extension),
             str(arena.get("arena_extend_strategy", "")) in ("kSameAsRequested", "1"),
-            read_bytes("initial_growth_chunk_size_bytes", _GROWTH_AFTER_SHRINK),
+            read_bytes("initial_growth_chunk_size_bytes", PROFILE.arena_growth_after_shrink),
         )
 
 
