@@ -83,7 +83,7 @@ def best_order(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
     searched = replace(program, body=main_block.block)
-    if any(op.bodies for op in program.body.ops):
+    if any(op.bodies for op in program.body.ops):  # searched peaks may be too high for an If
         found = _measured_choice(program, searched, facts, meter)
     else:
         found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
@@ -180,9 +180,9 @@ def simple_orders(
 def _scheduled_programs(
     program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
-    """Yield what `simple_orders` returns, given the facts about the program's variables."""
+    """Yield the name of each scheduler, and the program in its order, with subgraphs ordered too."""
     for name, scheduler in schedulers.items():
-        if name != "file":
+        if name != "file":  # which gives the order that the program has
             method = partial(_scheduled_block, scheduler)
             yield name, replace(program, body=_order_nested(program.body, facts, method).block)
 
@@ -225,8 +225,9 @@ class _PeakMeter:
         """Return the live peak of a program, with numbers in place of symbols."""
         vars_ = self.planned_vars
         storage = storage_of(program, vars_.sizes, vars_.pinned, vars_.aliasing)
+        # The symbolic sizes have decided which variables share a buffer. With numbers in their place, the buffers
+        # of all units of size are added up. A buffer has the id and the size of its oldest variable.
         buffers = (buffer for group in storage.buffers_by_unit.values() for buffer in group)
-        # The id of a buffer is the id of its oldest variable, whose size it has.
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         # Without alignment the bound is the most bytes live at one tick.
         return lower_bound(Problem(tuple(sized)))
@@ -271,7 +272,7 @@ def _order_nested(
     subgraphs.
     """
     ordered_ops = list(block.ops)
-    body_bounds: list[int] = []
+    body_bounds: list[int] = []  # for each subgraph, a lower bound on its own peak
     # For each op with subgraphs, the bytes that the op needs while it runs.
     chosen_bytes: dict[OpIndex, int] = {}  # with the orders that are chosen for its subgraphs
     least_bytes: dict[OpIndex, int] = {}  # a lower bound for all orders of its subgraphs
@@ -288,7 +289,7 @@ def _order_nested(
     bound = search.bound  # for all orders of the ops, and the chosen orders of the subgraphs
     if least_bytes != chosen_bytes:  # other orders of the subgraphs may need less
         least_graph = task_graph(block, facts, least_bytes)
-        # The bound holds for all orders: ``search.order`` only selects the ops at which it is computed.
+        # The branches of an If count 0 in ``least_bytes``, so their bounds are passed too.
         bound = _bound_with_subgraphs(least_graph, body_bounds, search.order)
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
@@ -309,6 +310,7 @@ def _bound_with_subgraphs(graph: TaskGraph, body_bounds: Sequence[int], order: O
         order: Any order of the ops. It only chooses the ops at which cuts are made: the bound holds for all orders.
     """
     bound_of_ops = cut_bound(graph, order)
-    # At the peak of a subgraph, the tensors of the block that no op accesses are live too.
+    # At the peak of a subgraph, the tensors that are live during the whole block are live too. Those that an op
+    # accesses are not counted here: they may be dead.
     bound_of_bodies = graph.always_live_bytes() + max(body_bounds)
     return max(bound_of_ops, bound_of_bodies)

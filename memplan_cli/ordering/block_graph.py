@@ -70,22 +70,23 @@ class SubgraphMemory:
 
 
 def storage_facts(
-    program: Program, planned_vars: PlannedVars, numbers: Mapping[VarId, int]
+    program: Program, planned_vars: PlannedVars, counted_bytes: Mapping[VarId, int]
 ) -> StorageFacts:
     """Return the facts about the storage of a program's planned variables that hold in every order.
 
-    ``numbers`` are the bytes to count for each planned variable. The sizes in
-    ``planned_vars``, which may have symbols, only decide which variables may share bytes.
+    ``counted_bytes`` has the bytes of each planned variable as a number. The sizes in ``planned_vars``, which may
+    have symbols, only decide which variables may share bytes. Pinned variables, which have storage of their own
+    for the whole run, share none.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
     results = frozenset(var for var in program.body.outputs if var in sizes) - pinned
-    # Pinned variables and the program's outputs are views of no other variable.
+    # Neither pinned variables nor the program's outputs are treated as views of another variable.
     may_be_views = {
         var: size for var, size in sizes.items() if var not in pinned and var not in results
     }
-    # Views share bytes in every order; whether an output may be written over an input depends on the order. A
-    # branch's result may share bytes with the If's output, but both count here: `best_order` measures Ifs again.
+    # Not the rules for outputs that are written over inputs, which depend on the order, nor those by which the
+    # result of an If's branch shares bytes with the If's output: both count, and `best_order` measures Ifs again.
     only_views = Aliasing(aliasing.views, in_place={}, branches=())
     # Whether a variable is a view does not depend on live ranges, so all get the same one.
     any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))
@@ -94,9 +95,9 @@ def storage_facts(
         # The id of a buffer is the id of the oldest variable in it, of which the others are views.
         roots={var: VarId(buffer_of.get(var, var)) for var in sizes if var not in pinned},
         sizes=sizes,
-        counted_bytes=numbers,
+        counted_bytes=counted_bytes,
         aliasing=aliasing,  # with the in-place rules, which are applied to each order
-        pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
+        pinned_bytes=sum(counted_bytes[var] for var in pinned if var in counted_bytes),
         results=results,
     )
 

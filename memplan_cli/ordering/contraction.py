@@ -180,11 +180,12 @@ class _Clusters:
             freed = self._private_tensors(cluster_id, first_id)
             if cluster.defined_bytes > self._bytes_of(freed):
                 continue
-            # The bytes at each step, beyond those live before ``first``, as if ``first`` freed no input. For
-            # example, ``first`` needs 12 bytes and leaves a tensor of 8; the cluster adds 2.
+            # The most bytes live during each step, beyond those before ``first``; fewer for ``cluster`` if ``first``
+            # frees an input. For example, ``first`` needs 12 bytes and leaves a tensor of 8; the cluster adds 2.
             during_first = first.step_bytes  # 12
             during_cluster = first.defined_bytes + cluster.step_bytes  # 8 + 2
-            if cluster.in_place_inputs & freed:  # so the cluster always writes over an input
+            # A freed input dies at ``cluster`` in every order, so an output can always take its place.
+            if cluster.in_place_inputs & freed:
                 during_cluster -= cluster.in_place_bytes
             if during_cluster <= during_first:
                 self._fuse(Fusion(cluster_id, first_id, "early"), step_bytes=during_first)
@@ -215,15 +216,16 @@ class _Clusters:
         private = self._private_tensors(removed_id, kept_id)
         removed, kept = self.clusters.pop(removed_id), self.clusters[kept_id]
 
-        if fusion.rule == "late":  # ``removed`` runs first; ``kept`` has no in-place inputs
+        if fusion.rule == "late":  # ``removed`` runs first; neither has in-place inputs
             kept.ops[:0] = removed.ops
-        else:  # ``kept`` runs first: it cannot write over inputs that ``removed`` reads later
+        else:  # "early": ``kept`` runs first; the step of ``removed`` needs no more bytes
             kept.ops += removed.ops
+            # ``kept`` cannot write over a tensor that ``removed`` reads after it. In-place inputs of ``removed``
+            # do not matter: ``step_bytes`` are those of ``kept``.
             kept.in_place_inputs -= removed.accesses
-        # The in-place inputs of ``removed`` do not matter: its step is not the one that needs most.
         kept.step_bytes = step_bytes
 
-        for tensor in removed.accesses:
+        for tensor in removed.accesses:  # private ones too: no cluster accesses them any more
             self.users[tensor].discard(removed_id)
             self.users[tensor].add(kept_id)
         # In place: a cluster may grow by one op thousands of times.

@@ -105,27 +105,28 @@ class _SweepState:
         _awaited: for each op, the ops that it waits for.
         _blocker_count: for each op, how many of the ops that it waits for have not run.
         _live_bytes: bytes live between the ops that have run and the others.
-        _users_before_last: for each tensor, how many of its users will still run before the one that is the
-            last user in the order. Negative if the last user has run.
         _users: for each tensor, the ops that access it.
+        _users_run: for each tensor, how many of its users have run. The caller of the block uses the results
+            after all ops, so a backward sweep begins with it.
+        _users_before_last: for each tensor, how many users the sweep runs before the one that is the last in
+            the order: all others in a forward sweep, none in a backward one.
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
         """Start a sweep in which no op has run."""
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
-        # ``_users_before_last`` counts down with each user of a tensor that runs. At 0, the next user is the last
-        # one in the order: forward it frees the tensor, backward it makes the tensor live.
         if self._is_forward:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes
-            # A result has one access more, by the caller of the block. So no op finds a 0.
+            self._users_run = [0] * len(graph.tensor_bytes)
+            # Of a result, the last user is the caller, which is counted in ``access_counts``.
             self._users_before_last = [accesses - 1 for accesses in graph.access_counts]
         else:
             self._waiting, self._awaited = graph.preds, graph.succs
             self._live_bytes = graph.final_bytes()
-            # The sweep begins with the last user. A result is live already: with -1, no op finds a 0.
-            self._users_before_last = [-1 if is_result else 0 for is_result in graph.is_result]
+            self._users_run = [int(is_result) for is_result in graph.is_result]  # the caller
+            self._users_before_last = [0] * len(graph.tensor_bytes)
         self.order: Order = []
         self._has_run = [False] * graph.size
         self._blocker_count = [len(others) for others in self._awaited]
@@ -172,15 +173,15 @@ class _SweepState:
         """Run the free groups that begin with one of these ops, and the groups that those make possible.
 
         A group is an op and some of the ops that wait for it. A group is free if at most `Sweep.slack` more
-        bytes are live after it than before.
+        bytes are live after it than before; others do not run.
         """
         queue = list(starts)
         while queue:
             op = queue.pop()
             if not self._has_run[op] and not self.is_blocked(op):
-                queue += self._group_starts_after(self._run_group(op))
+                queue += self._group_starts_after(self._run_group_if_free(op))
 
-    def _run_group(self, first: OpIndex) -> list[OpIndex]:
+    def _run_group_if_free(self, first: OpIndex) -> list[OpIndex]:
         """Run a free group that begins with an op, and return its ops; empty if none is found.
 
         A group is free if at most `Sweep.slack` more bytes are live after it than before. The group grows until
@@ -210,9 +211,13 @@ class _SweepState:
         In the order, the op defines its outputs, and frees the tensors of which it is the last user. A
         backward sweep passes the op from its end: the live bytes change by the opposite.
         """
-        size, users_before_last = self._graph.tensor_bytes, self._users_before_last
-        freed_sizes = [size[t] for t in self._graph.accesses[op] if users_before_last[t] == 0]
-        growth = self._graph.defined_bytes[op] - sum(freed_sizes)
+        users_run, users_before_last = self._users_run, self._users_before_last
+        freed_bytes = 0
+        for tensor in self._graph.accesses[op]:
+            is_last_user = users_run[tensor] == users_before_last[tensor]
+            if is_last_user:
+                freed_bytes += self._graph.tensor_bytes[tensor]
+        growth = self._graph.defined_bytes[op] - freed_bytes
         return growth if self._is_forward else -growth
 
     def _fits(self, op: OpIndex) -> bool:
@@ -221,7 +226,7 @@ class _SweepState:
         An output counts in addition to the inputs, although it may be written over one of them.
         """
         live_before = self._live_bytes
-        if not self._is_forward:  # the op stands before the place that the sweep has reached
+        if not self._is_forward:  # the sweep is after the op, and a run of it leads before it
             live_before += self._added_bytes(op)
         return live_before + self._graph.step_bytes[op] <= self._parameters.limit
 
@@ -230,7 +235,7 @@ class _SweepState:
         # First, because `_added_bytes` needs the users that were left before this run.
         self._live_bytes += self._added_bytes(op)
         for tensor in self._graph.accesses[op]:
-            self._users_before_last[tensor] -= 1  # at 0 the next user is the last in the order
+            self._users_run[tensor] += 1
         self.order.append(op)
         self._has_run[op] = True
         ready = []
@@ -247,7 +252,7 @@ class _SweepState:
             self.order.pop()
             self._has_run[op] = False
             for tensor in self._graph.accesses[op]:
-                self._users_before_last[tensor] += 1
+                self._users_run[tensor] -= 1
             for other in self._waiting[op]:
                 self._blocker_count[other] += 1
 
@@ -257,16 +262,20 @@ class _SweepState:
         A group is free if at most `Sweep.slack` more bytes are live after it than before. The result has the
         ops that had to wait for one of ``ops``, and those that add fewer live bytes since ``ops`` have run.
         """
-        # Values of ``_users_before_last``, from which each user that runs subtracts 1. Forward, the count of n users
-        # begins at n - 1. At 0 the last user will free the tensor, at 1 the last two will, in one group. Backward,
-        # the count begins at 0. At -1 one user has run: the tensor is live, so the others do not add its bytes.
-        cheaper_at = (0, 1) if self._is_forward else (-1,)
         starts: list[OpIndex] = []
         for op in ops:
             starts += self._waiting[op]
             for tensor in self._graph.accesses[op]:
-                # At no other counts: the users of a tensor may be many, and the time is near linear.
-                if self._users_before_last[tensor] in cheaper_at:
+                users_run = self._users_run[tensor]
+                if self._is_forward:
+                    # The last user frees the tensor; the last two do so together, in one group.
+                    users_left = self._graph.access_counts[tensor] - users_run
+                    is_cheaper_now = users_left in (1, 2)
+                else:
+                    # The first user that runs makes the tensor live. From then on, no other adds its bytes.
+                    is_cheaper_now = users_run == 1
+                # Only then, since a tensor may have many users, and the time is near linear.
+                if is_cheaper_now:
                     starts += self._users[tensor]
         return [
             op

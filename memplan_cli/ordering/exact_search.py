@@ -72,23 +72,23 @@ class StateSpace:
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        """Make the tables, with an entry for each op, in which a move of the search looks up the op that it runs.
+        """Make the tables that a move of the search reads; the entry at index ``op`` is about that op.
 
-        A set of ops is a mask: an int in which bit ``i`` stands for op ``i``. Ops are numbered topologically.
+        A set of ops is a mask: an int in which bit ``i`` stands for op ``i``.
         """
         size = graph.size
         self.work = 0  # grows with each op that is examined; the search has a limit on it
         self._work_per_move = 1 + size // 256  # a move also copies masks of ``size`` bits
         self._succs = graph.succs
-        self._step_bytes = graph.step_bytes
-        self._in_place_bytes = graph.in_place_bytes
-        self._defined_bytes = graph.defined_bytes
-        self._initial_bytes = graph.initial_bytes
+        self._step_bytes = graph.step_bytes  # during the op's step, beyond those live before
+        self._in_place_bytes = graph.in_place_bytes  # of these, saved by writing over an input
+        self._defined_bytes = graph.defined_bytes  # of the tensors that the op defines
+        self._initial_bytes = graph.initial_bytes  # one number: live before the first op
         self._bit = [1 << op for op in range(size)]
         # The mask of the ops that must run before.
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
         # Bit ``size`` stands for the caller of the block, which uses the results and never runs.
-        self._all = (1 << (size + 1)) - 1
+        self._ops_and_caller = (1 << (size + 1)) - 1
         users = _user_masks(graph)  # of each tensor
         # The users and the bytes of each tensor that the op accesses: the last user frees the tensor.
         self._accesses = [
@@ -101,14 +101,16 @@ class StateSpace:
         ]
 
     def initial_state(self, lowest_peak: int) -> State:
-        """Return the state in which only free ops have run.
+        """Return the state before the first move, in which only free ops have run.
 
-        The peak of the state is at least ``lowest_peak``: the search does not tell lower peaks apart.
+        Free ops raise neither the live bytes nor the peak. A lower peak than ``lowest_peak`` is replaced by
+        ``lowest_peak``, as the search does not tell them apart.
         """
-        peak = max(lowest_peak, self._initial_bytes)
-        sources = tuple(op for op, preds in enumerate(self._preds) if not preds)
-        start = State(peak, self._all, self._initial_bytes, sources, ran=(), parent=None)
-        return self._with_free_ops(start)
+        remaining, live = self._ops_and_caller, self._initial_bytes
+        peak = max(lowest_peak, live)
+        ready = tuple(op for op, preds in enumerate(self._preds) if not preds)
+        nothing_ran = State(peak, remaining, live, ready, ran=(), parent=None)
+        return self._with_free_ops(nothing_ran)
 
     def _added_bytes(self, op: OpIndex, remaining: int) -> tuple[int, int]:
         """Return the bytes that an op adds to the live bytes during its step, and those it adds after the step.
