@@ -70,20 +70,20 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     if not is_written_with_plan:
         _require_planned_graph(model, plan, path)
     loaded = read_as_planned(model, plan)  # raises if the plan lacks its sizes
-    block_types = types_by_block(loaded)
-    # The names of these blocks in the plan. Both lists are in the order of the blocks in the model.
+    block_types = types_by_block(loaded)  # in the order of the model's blocks
     if is_written_with_plan:
-        # The plan's paths: a path contains the index of a node without a name, which reordering changes.
-        block_paths = [order.block for order in plan.order]
+        # The plan lists the paths in this order too. The model's own paths can differ from them, because a path
+        # contains the index of a node without a name, and the nodes were reordered.
+        paths_in_plan = [order.block for order in plan.order]
+        if len(paths_in_plan) != len(block_types):
+            raise PlanError(
+                f"{path} has {len(block_types)} blocks, and the plan {len(paths_in_plan)}"
+            )
         reorder_nodes = keep_written_order
     else:
-        block_paths = [block.path for block in blocks(loaded.program.body)]
+        paths_in_plan = [block.path for block in blocks(loaded.program.body)]
         reorder_nodes = move_to_planned_order
-    if len(block_paths) != len(block_types):
-        raise PlanError(
-            f"{path} has {len(block_types)} blocks, and the plan {len(block_paths)}"
-        )
-    types_by_path = dict(zip(block_paths, block_types, strict=True))
+    types_by_path = dict(zip(paths_in_plan, block_types, strict=True))
     return CertifiedModel(model.graph, reorder_nodes, types_by_path, bounds_of(plan))
 
 

@@ -66,10 +66,10 @@ def _interface_certainty(
 ) -> str:
     """Return how certain the sum of the bytes of the model's inputs, or of its outputs, is.
 
-    ``recorded`` is the sum's certainty in the report. Without a sum in the report, the result has no meaning.
+    ``recorded`` is the sum's certainty in the report. If the report lacks the sum, the caller ignores the result.
     """
     types = [planned.type_of(value) for value in values]
-    # Bytes of an "unknown" dtype are in a sum if a run observed them. If none did, the report has no sum.
+    # An "unknown" dtype does not make a sum partial: either a run observed the bytes, or the report lacks the sum.
     dtypes_in_sum = {*ELEMENT_BITS, "unknown"}
     if any(dtype not in dtypes_in_sum for dtype, _ in types):
         return PARTIAL  # strings and sequences are not in the sum

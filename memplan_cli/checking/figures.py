@@ -166,21 +166,20 @@ def _compare_interface_tensors(
 
 
 def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
-    """Compare the report's ``original`` numbers, those of the file's order, with the plan's numbers.
+    """Compare the report's numbers for the order of the file with the plan's numbers, if the plan has this order.
 
-    The numbers must be equal if the plan's nodes have the order of the file. Compared is also whether the order of
-    the file was chosen.
+    The report must also name this order as the chosen one exactly if the plan has it.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
     # None: the order of the file is not known, or has no place for copied or chunked nodes.
     has_file_order = None if has_other_nodes else is_in_file_order(planned)
-    order_is_known = has_file_order is not None
     # Donations may move nodes after the choice. Then the choice does not tell which order the nodes have.
-    if order_is_known and not report.donated.pairs:
+    if has_file_order is not None and not report.donated.pairs:
+        # A search or a scheduler is chosen only for a lower peak, so its order is never that of the file.
         was_chosen = report.chosen_order == "file"
         yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
-    # If sizes are unknown, the report has no totals for any order: the numbers are None on both sides.
+    # If sizes are unknown, the report must have None for all these numbers, whatever the order.
     has_no_totals = memory.planned is None
     if has_file_order or has_no_totals:
         yield Comparison("original.live_peak", report.original_live_peak, memory.live_peak)
@@ -242,14 +241,11 @@ def _compare_model_expressions(
 ) -> Iterator[Comparison]:
     """Compare a report's sums in symbols, as ``4*batch + 64``, with the sums counted from the model and the plan."""
     report = planned.plan.report
-    # "naive" is the sum of all tensors, "planned" that of all arenas, and "level 2" (the plan's level) the same.
-    plan_sums = total_sums(planned.plan)
-    # A partial report, in which sizes are missing, may have neither totals nor expressions.
-    has_totals = bool(report.symbolic) or report.memory.planned is not None
-    is_omitted = report.partial and not has_totals
-    has_fixed_sizes = not is_symbolic(plan_sums["naive"])
-    if is_omitted or has_fixed_sizes:
-        return
+    plan_sums = total_sums(planned.plan)  # keys: "naive", "planned", "level 2" (plan's level)
+    if not is_symbolic(plan_sums["naive"]):
+        return  # the sums are numbers: `check_plan_figures` compares these
+    if report.partial and not report.symbolic and report.memory.planned is None:
+        return  # a report in which sizes are missing may have no sums at all
     inputs, outputs = interface.inputs, interface.outputs
     total = None
     if inputs is not None and outputs is not None:

@@ -39,7 +39,7 @@ def add_sums(*sums: Mapping[str, int]) -> ByteSum:
 
 
 def evaluate_sum(byte_sum: Mapping[str, int] | None, dims: Mapping[str, int]) -> int | None:
-    """Return a sum in bytes at these dims; None if the sum is None or a symbol has no value."""
+    """Return a sum in bytes at these dims; None if the sum is None or depends on a symbol without a value."""
     if byte_sum is None:
         return None
     total = 0
@@ -180,7 +180,7 @@ def live_bytes_at(
 
 
 def live_curve(intervals: Iterable[LiveBytes]) -> dict[int, int]:
-    """Return the live bytes by tick, for the ticks at which they change.
+    """Return the live bytes by tick, for each tick at which an interval starts or ends.
 
     ``[(0, 3, 10), (1, 2, 5)]`` gives ``{0: 10, 1: 15, 2: 10, 3: 0}``.
     """

@@ -43,8 +43,8 @@ def check_order(planned: PlannedModel) -> Iterator[str]:
         yield f"the order has {len(orders)} blocks, the model has {len(blocks)}"
         return
     for block, order in zip(blocks, orders, strict=True):
-        # ``block.path`` is the path in the plan: `name_blocks` copied ``order.block`` to the model's block.
-        if not has_valid_path(block):
+        # `name_blocks` has set ``block.path`` to ``order.block``: this path must fit the block's place in the model.
+        if not path_fits_model(block):
             path = _path_in_model(block)
             yield f"the order has a block {order.block[:120]!r}, the model has {path[:120]!r}"
         yield from _check_entries(block, order.nodes)
@@ -54,7 +54,7 @@ def check_order(planned: PlannedModel) -> Iterator[str]:
         yield from _check_indices(planned, planned.original.graph)
 
 
-def has_valid_path(block: Block) -> bool:
+def path_fits_model(block: Block) -> bool:
     """Return whether the plan's path of a block names the node and attribute of its subgraph.
 
     For example ``loop1.body/If#3.then_branch``: the path of the outer block, then the node and the
@@ -178,11 +178,10 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
 
 
 def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
-    """Yield a message if the original node at an entry's index has another type, or lacks an output of the node.
+    """Yield a message unless the original has, at ``entry`` (``#index``), a node of the same type with the same outputs.
 
-    ``entry`` is ``#index``; ``original_nodes`` are the nodes of the same block in the original file.
+    ``original_nodes`` are the nodes of the same block in the original, which messages call "the model's file".
     """
-    # In the messages "the model's file" is the original, and "the model" the written model.
     index = int(entry[1:]) if re.fullmatch(r"#\d{1,9}", entry) else -1
     if not 0 <= index < len(original_nodes):
         yield (
@@ -222,7 +221,7 @@ def subgraphs_of(node: NodeProto) -> list[GraphProto]:
 
 
 def check_releases(planned: PlannedModel) -> Iterator[str]:
-    """Yield ticks at which the plan does not release exactly the tensors that are dead after them.
+    """Yield a message for each tick after which the plan does not release exactly the dead tensors, each once.
 
     A tensor is released at the last tick of the last node of its block that needs it, itself or in
     subgraphs. Pinned tensors, and inputs and outputs of their own block, are never released.

@@ -137,9 +137,8 @@ def _is_left_alone(plan: Plan) -> bool:
 def _is_live_peak_countable(plan: Plan) -> bool:
     """Return whether the live peak follows from the plan's tensors.
 
-    It does not for a plan of level 2 that has the slots of level 1, because these need fewer bytes than
-    offsets. The live peak is then that of tensors at offsets, some of which share bytes, and the plan
-    does not contain these offsets.
+    At level 2, tensors that share bytes count once. If the slots of level 1 need fewer bytes than offsets, a plan of
+    level 2 has these slots, which do not tell which tensors share bytes.
     """
     return plan.report.level < 2 or all(row.slot is None for row in plan.tensors)
 
@@ -341,17 +340,17 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _compare_peak(plan: Plan, storages: Sequence[Storage]) -> Iterator[Comparison]:
-    """Compare the report's peak: the step with the most live bytes, and the tensors that are live at it."""
+    """Compare the report's peak, the step with the most live bytes and its tensors, with the plan's tensors."""
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
-        # Sizes are unknown, and the report must have no peak.
+        # Sizes are unknown: the report must have no peak.
         yield Comparison("the peak of bytes that are not known", recorded=peak, counted=None)
     elif _is_live_peak_countable(plan):
         yield from _compare_peak_tensors(plan, storages, live)
     else:
-        # A plan of level 2 with slots. The report's peak is that of tensors at offsets, some of which share bytes. The
-        # slots do not tell which, so the report's tensors are compared with the report's own live peak.
+        # The peak cannot be counted from the plan. The report must at least agree with itself: the tensors that are live
+        # at the peak have the bytes of the live peak.
         sum_of_tensors = 0 if peak is None else sum(size for _, size in peak.tensors)
         name = "the bytes of the tensors at the peak"
         yield Comparison(name, recorded=sum_of_tensors, counted=memory.live_peak)
@@ -382,12 +381,9 @@ def _compare_peak_tensors(
 
 
 def _latest_tensor(storage: Storage, tick: int) -> str:
-    """Return the id of the tensor of a storage that was written last of those live at a tick.
-
-    If none is live, as between two tensors that share bytes, the last id counts.
-    """
+    """Return the id of the tensor after which a report names a storage at a tick: of the live ones, the last to start."""
     live = [row for row in storage.tensors if row.first <= tick < row.last]
-    if not live:
+    if not live:  # between two tensors that share the bytes: reports have the last id by name
         return max(row.id for row in storage.tensors)
     return max(live, key=lambda row: (row.first, row.id)).id
 
@@ -485,10 +481,14 @@ def _compare_profiles(plan: Plan) -> Iterator[Comparison]:
 def _limits(plan: Plan) -> Iterator[_Limit]:
     """Yield each number of the report that cannot be counted from the plan, and the range in which it must be.
 
-    A report with a number outside its range is wrong or forged.
+    The unshared peak is the live peak if no tensors shared bytes, and padding is the most that alignment adds::
+
+        order_bound <= live_peak <= planned <= naive + padding
+        live_peak <= unshared_peak <= level 1 <= level 0 <= naive + padding
+        0 <= level 2 <= level 1
     """
     report, memory = plan.report, plan.report.memory
-    # The most by which alignment raises the planned bytes. A setting of a plan file may have any value.
+    # A setting of a plan file may have any value.
     alignment = plan.settings.get("alignment")
     padding = 0
     if isinstance(alignment, int) and alignment > 0:
@@ -502,15 +502,12 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         yield _Limit("donated bytes", lowest=0, recorded=report.donated.bytes, highest=most)
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return  # the ranges below need these totals
-    unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
+    unshared_peak = _unshared_peak(plan)
     yield _Limit("live_peak", lowest=0, recorded=memory.live_peak, highest=unshared_peak)
-    # Each total is at most the next: order_bound, live_peak, planned, naive + padding.
     yield from _limits_of_totals(memory, padding, "")
-    # A runtime holds at least the live peak at level 2. At levels 0 and 1 the live peak counts a tensor of 4 bytes and
-    # its view, each in a slot of its own, as 8 bytes: a runtime holds 4.
+    # At levels 0 and 1 a tensor and its view have a slot each. The live peak counts both, but a runtime holds the bytes once.
     least_resident = memory.live_peak if report.level == 2 else 0
     yield from _resident_limit(report, least_resident, unshared_peak)
-    # unshared_peak <= level 1 <= level 0 <= naive + padding, and 0 <= level 2 <= level 1
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)
 
 

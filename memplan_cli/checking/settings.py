@@ -102,8 +102,12 @@ def _compare_budgets(planned: PlannedModel) -> Iterator[Comparison]:
 
 
 def _check_alignments(planned: PlannedModel) -> Iterator[str]:
-    """Yield arenas with another alignment than the settings request or, without a request, the planner chooses."""
+    """Yield a message for each arena with an alignment that is not allowed.
+
+    Allowed is the alignment that the settings request, or without a request each one that the planner chooses.
+    """
     requested, plan = planned.plan.settings.get("alignment"), planned.plan
+    # The slots of levels 0 and 1 have no offsets to align.
     chosen = _CHOSEN_ALIGNMENTS if plan.report.level == 2 else (1,)
     allowed = (requested,) if requested else chosen
     text = " or ".join(map(str, allowed))

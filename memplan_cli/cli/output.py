@@ -150,14 +150,7 @@ class Line(Protocol):
 
 
 class ProgressDisplay:
-    """Shows the running stage of a command: as one live line on a terminal, or as lines of a log.
-
-    Args:
-        write: prints a whole line of text.
-        make_line: returns a live line, given a function that returns its current text; None
-            for a log, in which each stage gets a line when it begins.
-        details: whether `Detail` messages of searches are printed.
-    """
+    """Shows the running stage of a command: as one live line on a terminal, or as lines of a log."""
 
     def __init__(
         self,
@@ -166,7 +159,14 @@ class ProgressDisplay:
         *,
         details: bool = False,
     ) -> None:
-        """Show nothing yet. ``make_line`` returns a live line; without it, ``write`` prints a log."""
+        """Show nothing yet.
+
+        Args:
+            write: prints a whole line of text.
+            make_line: returns a live line, which calls its argument for the text of each redraw;
+                None for a log, in which each stage gets a line when it begins.
+            details: whether `Detail` messages of searches are printed.
+        """
         self._write, self._make_line, self._details = write, make_line, details
         # Reentrant: the timer's thread and the command's thread both draw.
         self._lock = RLock()

@@ -368,8 +368,8 @@ def several_dims(command: Command) -> Command:
         _refuse_common_names(bound, profiles)
         return command(*args, dims=tuple(bound), profiles=profiles, **options)
 
-    purpose = "several numbers that one plan holds for"
-    return cast("Command", _with_help_of_dim_lists(run, purpose))
+    alternative = "several numbers that one plan holds for"
+    return cast("Command", _with_help_of_dim_lists(run, alternative))
 
 
 def profile_dims(command: Command) -> Command:
@@ -386,14 +386,17 @@ def profile_dims(command: Command) -> Command:
     return cast("Command", _with_help_of_dim_lists(run, "several numbers for a row each"))
 
 
-def _with_help_of_dim_lists(command: Command, purpose: str) -> Command:
-    """Change the help of a command's ``--dim``, which takes several numbers; return the command."""
-    # click keeps the options here. `wraps` copied them from the function inside, whose help is never printed.
+def _with_help_of_dim_lists(command: Command, alternative: str) -> Command:
+    """Change the help of a command's ``--dim``, in place, and return the command.
+
+    ``alternative`` says what else than one number the option takes: "several numbers for a row each".
+    """
+    # The option objects of click are those of the wrapped function too, but only the help of the wrapper is printed.
     for option in vars(command).get("__click_params__", ()):
         if option.name == "dims":
             option.metavar = "NAME=N,.."
             option.help = (
-                f"Bind a symbolic dimension to a number, or to {purpose}. Repeatable."
+                f"Bind a symbolic dimension to a number, or to {alternative}. Repeatable."
             )
     return command
 

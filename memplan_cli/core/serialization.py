@@ -131,7 +131,7 @@ def _is_dataclass(value_type: TypeHint) -> bool:
 
 
 def _scalar(value: object) -> object:
-    """Return a value that is neither a record nor a container as JSON; see `to_json`."""
+    """Return a value that is neither None, a record nor a container as JSON; see `to_json`."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Path):

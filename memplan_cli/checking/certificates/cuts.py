@@ -44,9 +44,9 @@ def check_cuts(
 ) -> None:
     """Check that one cut, or each cut of a pair, proves that every order has a step of ``bound`` bytes.
 
-    A cut proves a number of bytes at the step of the group ``cut.node``: in every order, or only in the orders in
-    which the group ``cut.before`` runs before it or ``cut.after`` after it. In a pair, one cut is for the orders
-    in which group 3 runs before group 5, say, and one for the rest. Cuts refer to ``tensors`` by index.
+    A single cut proves the bytes of the step of one node, ``cut.node``, in every order. The two cuts of a pair cover all
+    orders together: one those in which node 3 runs before node 5, say, the other those in which node 5 runs before
+    node 3. Cuts refer to ``tensors`` by index.
 
     Raises:
         ProofError: with the reason.
@@ -148,9 +148,10 @@ def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
         after.add(cut.after)
     _close(before, lambda number: graph.groups[number].predecessors)
     _close(after, lambda number: graph.groups[number].successors)
-    never_before = {*after, cut.node, BLOCK_END}
-    # The second set is for ``cut.after == cut.node``: this group is not in ``before``, so the first set misses it.
-    contradictions = (before & never_before) | (after & {cut.node})
+    never_before = {*after, cut.node, BLOCK_END}  # no successor of a group is `BLOCK_END`
+    contradictions = before & never_before
+    if cut.node in after:  # not found above, because ``cut.node`` is not in ``before``
+        contradictions.add(cut.node)
     if contradictions:
         number = min(contradictions)
         raise ProofError(f"the cut at {cut.node} has group {number} before it and after it")
@@ -158,7 +159,7 @@ def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
 
 
 def _close(numbers: set[int], neighbors: Callable[[int], Iterable[int]]) -> None:
-    """Add to a set of groups all that can be reached from them by ``neighbors``."""
+    """Add to a set of groups all groups that can be reached from them by ``neighbors``."""
     pending = [*numbers]
     while pending:
         found = set(neighbors(pending.pop())) - numbers
@@ -204,9 +205,10 @@ class _Step:
         return least
 
     def _coefficients(self, dual: Dual, tensors: Sequence[str]) -> Mapping[int, int]:
-        """Return the bytes that each group adds to a lower bound of the step's bytes by running before the step.
+        """Return the bytes that each group adds to a lower bound of the step's bytes if it runs before the step.
 
-        ``dual``, the numbers of a proof, has shares of the bytes of tensors, and multiples of order constraints.
+        ``dual``, the numbers of a proof, gives parts of a tensor's bytes to its readers (shares), and numbers of bytes
+        to pairs of groups in a fixed order (multiples).
 
         Raises:
             ProofError: a share, a pair of groups or a multiple of the dual is wrong.
@@ -217,7 +219,7 @@ class _Step:
             coefficients[self._producer(tensor)] += share
             coefficients[reader] -= share
         groups = self.graph.groups
-        for first, second, multiple in dual.holds:
+        for first, second, multiple in dual.holds:  # ``first`` must run before ``second``
             require(
                 multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
             )
@@ -225,9 +227,8 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # ``second`` runs before the step only if ``first`` does, so the multiple raises the sum in no order. Say
-            # the coefficients are first +6, second -6: `least_bytes` adds -6, as if ``second`` could run before the step
-            # without ``first``. With a multiple of 6 the coefficients are 0 and 0, and `least_bytes` adds 0.
+            # The multiple raises the bound in no order. If both groups or none run before the step, the two lines add 0;
+            # if only ``first`` does, they add -multiple. ``second`` cannot run before the step without ``first``.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients
@@ -258,13 +259,14 @@ class _Step:
             yield tensor, reader, share
 
     def _certain_bytes(self) -> int:
-        """Return the bytes at the step in any order: live before it, and needed by its group."""
+        """Return a lower bound of the bytes at the step: those that are needed in every order."""
         graph, group = self.graph, self.graph.groups[self.group]
         live_bytes = sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
-        certain = graph.pinned_bytes + live_bytes + group.need
+        allocated_bytes = group.need  # with memory of its own for each output of the group
         if self.replaced is not None and not self._is_read_later(self.replaced):
-            certain -= group.saved_bytes  # in some orders the group overwrites the tensor
-        return certain
+            # In orders without a later reader, the first output is written over the tensor ``replaced``.
+            allocated_bytes -= group.saved_bytes
+        return graph.pinned_bytes + live_bytes + allocated_bytes
 
     def _uncertain_bytes(self, tensor: str) -> int:
         """Return the bytes that the step needs because of a tensor in some orders, but not in all.
@@ -286,9 +288,9 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a tensor with a share for ``reader`` is live until this group runs, in every order.
+        """Check that a tensor, once it is produced, is live until the group ``reader`` runs, in every order.
 
-        ``reader`` is a group that reads the tensor, or ``self.group``: the group of the step, which need not read it.
+        Then a share of the tensor's bytes may be counted at the step in orders in which ``reader`` did not run yet.
 
         Raises:
             ProofError: with the reason.
@@ -303,8 +305,8 @@ class _Step:
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
             return
-        # The tensor is live until the step if a group reads it at the step or later. For ``self.replaced``, the tensor
-        # that ``self.group`` may write over at the step, this must be another group.
+        # ``self.group``, the group of the step, need not read the tensor. It suffices that some group reads the tensor
+        # at the step or later. If ``self.group`` can write its output over the tensor, another group must read it.
         keepers = readers - {self.group} if tensor == self.replaced else readers
         is_live_until_step = any(map(self._runs_at_step_or_later, keepers))
         require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")

@@ -165,8 +165,7 @@ def _allocated_bytes(
 ) -> int:
     """Return a lower bound of the bytes that a node needs in addition to those that are live before it.
 
-    A node without subgraphs needs its outputs. A Loop or Scan also needs the inputs of its subgraph and the tensors
-    that nodes inside produce: ``subgraph_bytes`` has proven lower bounds of the latter, without the inputs, by path.
+    ``subgraph_bytes`` has, by path, proven lower bounds of what the nodes of a subgraph allocate.
     """
     if node.subgraphs and not node.repeats:
         # An If allocates its outputs after its branch. Tensors that the branch read may be freed by then, and
@@ -176,6 +175,8 @@ def _allocated_bytes(
     bounds = [subgraph_bytes[s.path] for s in node.subgraphs if s.path in subgraph_bytes]
     if not bounds:  # no subgraphs, or none with a proof: a lower bound may leave out the rest
         return output_bytes
+    # The outputs of a Loop or Scan and the inputs of its subgraph are live as long as the node runs, and the nodes of the
+    # subgraph allocate the rest.
     inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
     input_bytes = sum(planned.own_bytes(value.tensor_id) for value in inputs)
     return output_bytes + input_bytes + max(bounds)
@@ -191,23 +192,24 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
         return
     group = graph.groups[node.index]
-    overwritable_positions = set(planned.in_place_inputs.get(node.operator, ()))
-    size_of_output = planned.tensors[output.tensor_id].size
-    # Tensor -> the position of each input that is this tensor or a view of it, and the id of the input.
-    reads: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    for position, value in enumerate(node.inputs):
-        if value is not None and value.tensor_id in planned.view_bases:
-            reads[planned.view_bases[value.tensor_id]][position] = value.tensor_id
-    for tensor in group.used & reads.keys():
+    overwritable_positions = planned.in_place_inputs.get(node.operator, ())
+    output_size = planned.tensors[output.tensor_id].size
+    input_ids = ["" if value is None else value.tensor_id for value in node.inputs]
+    # For each input the tensor whose bytes it has; None for a weight, and for a pinned or omitted input.
+    bases = [planned.view_bases.get(tensor_id) for tensor_id in input_ids]
+    overwritable = {
+        bases[position] for position in overwritable_positions if position < len(bases)
+    }
+    for tensor in group.used & overwritable:
+        positions = {position for position, base in enumerate(bases) if base == tensor}
         # ``Add(a, a)`` may overwrite ``a``, but not if one of its inputs is a view of ``a``.
-        is_one_value = len(set(reads[tensor].values())) == 1
-        may_overwrite = is_one_value and reads[tensor].keys() <= overwritable_positions
+        is_one_value = len({input_ids[position] for position in positions}) == 1
+        may_overwrite = is_one_value and positions.issubset(overwritable_positions)
         is_block_output = BLOCK_END in graph.users[tensor]
-        has_same_size = planned.tensors[tensor].size == size_of_output
+        has_same_size = planned.tensors[tensor].size == output_size
         if may_overwrite and has_same_size and not is_block_output:
             group.replaceable.add(tensor)
-    if group.replaceable:
-        group.saved_bytes = graph.sizes[output.tensor_id]
+            group.saved_bytes = output_size.coefficient
 
 
 def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
@@ -288,8 +290,8 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
 def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
     """Fuse pairs of groups of a graph, one after the other: ``into`` becomes the fused group. The graph is changed.
 
-    In any order ``node`` can move to just before ``into`` (rule *late*) or to just after it (rule *early*), and the
-    peak does not rise. The higher step of the two, that of ``into``, becomes the step of the fused group.
+    The rule says where ``node`` can move in any order without raising the peak: to just before ``into`` (*late*) or to
+    just after ``into`` (*early*). The fused group has the step of ``into``, which needs the more bytes of the two.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -302,19 +304,18 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         group, target = graph.groups[node], graph.groups[into]
         # Tensors that one of the two groups produces and the other alone reads: users are the producer and all readers.
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
-        # ``need`` is the bytes that a step allocates if its first output is written over no tensor of ``replaceable``.
-        # If a tensor of these ends at the step, the output is written over it, and ``saved_bytes`` are saved.
-        if rule == "late":
+        # A step allocates ``need`` bytes, or ``saved_bytes`` less if its first output is written over a ``replaceable`` tensor.
+        if rule == "late":  # ``node``, then ``into``
             _check_late_rule(graph, node, into, title)
-            target.need += graph.produced_bytes(node)
-            # An inner tensor ends at the step of ``into`` in any order: its saving is certain, and part of ``need`` now.
+            target.need += graph.produced_bytes(node)  # live at the step of ``into``
             if target.replaceable & inner_tensors:
+                # ``into`` is the last reader of an inner tensor in any order. So its first output is always written over
+                # a tensor, and ``need`` becomes what is left.
                 target.need -= target.saved_bytes
                 target.replaceable = set()
-        else:  # "early": certificates with other rules cannot be read
+        else:  # "early": ``into``, then ``node``. Certificates with other rules cannot be read.
             _check_early_rule(graph, node, into, inner_tensors, title)
-            # ``target.need`` stays, because the step of ``node`` needs no more. A tensor that ``node`` reads does not end
-            # at the step of ``into``, which can therefore not write its output over the tensor.
+            # ``into`` cannot write its output over a tensor that ``node`` reads afterwards.
             target.replaceable = target.replaceable - group.used
         _merge_groups(graph, node, into, inner_tensors)
 
@@ -352,11 +353,13 @@ def _check_early_rule(
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # Both steps in bytes, without those live before ``into``. Say ``into`` allocates 9, of which 4 stay live, and then
-    # ``node`` allocates 4: 9 >= 4 + 4. If ``into`` overwrites a tensor of 3 bytes, both sides are 3 less.
+    # The bytes of both steps in addition to those live before ``into``. If ``into`` overwrites a tensor of 3 bytes, both
+    # are 3 less, because the tensor is not live at the step of ``node``.
     bytes_at_into = target.need
-    bytes_at_node = graph.produced_bytes(into) + group.need
-    if group.replaceable & inner_tensors:  # ``node`` can overwrite one of these in any order
+    live_after_into = graph.produced_bytes(into)
+    bytes_at_node = live_after_into + group.need
+    if group.replaceable & inner_tensors:
+        # ``node`` is the only reader of an inner tensor, so its first output is always written over a tensor.
         bytes_at_node -= group.saved_bytes
     require(bytes_at_node <= bytes_at_into, f"{title}: its step needs more")
     # Steps between the new and the old place of ``node`` have its outputs live in place of the inner tensors.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.operators import IN_PLACE_INPUTS
-from memplan_cli.checking.order import has_valid_path, subgraphs_of, unique_names
+from memplan_cli.checking.order import path_fits_model, subgraphs_of, unique_names
 from memplan_cli.checking.sharing import view_bases
 from memplan_cli.checking.timeline import (
     ValueKind,
@@ -131,8 +131,7 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
     orders = plan.order
     require(len({order.block for order in orders}) == len(orders), "two blocks have one path")
     remaining = iter(orders)
-    # Takes the next of ``remaining`` for each block; the function ``model.arrange`` returns its nodes in this order.
-    _arrange_blocks(model.graph, remaining, model.arrange)
+    _arrange_blocks(model.graph, remaining, model.arrange)  # consumes one order for each block
     require(next(remaining, None) is None, "the plan's order has too many blocks")
     timeline = build_timeline(model.graph, exposed_outputs(plan))
     if timeline.errors:
@@ -140,7 +139,7 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
     name_blocks(timeline, orders)  # sets the path of each block, as the plan has it
     for block in timeline.blocks:
         require(
-            has_valid_path(block),
+            path_fits_model(block),
             f"the plan's order has a block {block.path[:120]!r} where the model has another one",
         )
     return timeline

@@ -181,9 +181,8 @@ def _check_block(
     ``proven_bytes`` are the bounds of subgraphs that are checked already, by path.
 
     Raises:
-        ProofError: the proof is wrong, or the block has a bound without a proof.
+        ProofError: the proof is wrong, or its method is `NOT_CHECKABLE`: the certificate states only the bound.
     """
-    # The method of a bound that has no proof (a witness), because the proof is unknown or too large.
     require(proof.method != NOT_CHECKABLE, "it relies on a block without a witness")
     graph = block_groups(block, planned, proven_bytes)
     if proof.method == "inside":

@@ -182,11 +182,12 @@ class Plan:
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the bytes of the plan file in parts."""
-        before = b"{"
+        yield b"{"
+        separator = b""
         for name, value in self._fields():
-            yield before + b'\n "' + name + b'": '
+            yield separator + b'\n "' + name + b'": '
             yield from value
-            before = b","
+            separator = b","
         yield b"\n}\n"
 
     def _fields(self) -> Iterator[tuple[bytes, Iterable[bytes]]]:

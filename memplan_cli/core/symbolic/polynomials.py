@@ -223,15 +223,20 @@ def _floor_of_fraction(terms: Mapping[Monomial, int], divisor: int) -> Polynomia
 
 def _as_one_quotient(terms: Mapping[Monomial, int]) -> tuple[Polynomial, int] | None:
     """Return ``a + k*b`` and ``b`` for terms ``floor(a/b) + k`` with numbers b and k, else None."""
-    products = [product for product in terms if product]
-    if len(products) != 1 or len(products[0]) != 1 or terms[products[0]] != 1:
+    products = [product for product in terms if product]  # without (), that of the constant k
+    match products:
+        case [(atom,)] if terms[atom,] == 1:
+            name, arguments = parse_call(atom) or ("", ())
+        case _:
+            return None
+    if name != "floor":
         return None
-    name, arguments = parse_call(products[0][0]) or ("", ())
-    divisor = constant_value(arguments[1]) if name == "floor" else None
+    dividend, divisor_terms = arguments
+    divisor = constant_value(divisor_terms)
     if divisor is None:
         return None
     scaled_constant = terms.get((), 0) * divisor
-    return add_polynomials([arguments[0], {(): scaled_constant}]), divisor
+    return add_polynomials([dividend, {(): scaled_constant}]), divisor
 
 
 def _substituted_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
@@ -438,10 +443,10 @@ def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2.
     """
     match node:
-        # The argument is a quotient. `_rational` would floor it, but ``ceiling(W/k)`` rounds up.
+        # `_rational` floors a quotient whose divisor has dims, but ``ceiling(W/k)`` rounds up.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _over_common_divisor(_rational(left, tree), _rational(right, tree))
-    # Quotients of dims inside the argument are floored: ``W/k + 1`` gives ``floor(W/k) + 1`` and 1.
+    # A quotient that is a part of the argument is floored: ``W/k + 1`` gives ``floor(W/k) + 1`` and 1.
     value = _rational(node, tree)
     constant_divisor: Polynomial = {(): value.divisor}
     return value.numerator, constant_divisor

@@ -202,8 +202,10 @@ def _factored(terms: Polynomial) -> _Factors:
     common = Counter(first)
     for monomial in others:
         common &= Counter(monomial)
-    # `Size.symbols` has names of dims, quoted if needed, and all else in parentheses: ``(floor(n/2))``.
-    symbols = [f"({a})" if is_call(a) else quote_name(a) for a in common.elements()]
+    # An atom is the name of a dim, or a call such as ``floor(n/2)``, which gets parentheses.
+    symbols = [
+        f"({atom})" if is_call(atom) else quote_name(atom) for atom in common.elements()
+    ]
     if not others:  # a single term has no factor besides its number and its symbols
         return _Factors(terms[first], symbols)
     number = math.gcd(*terms.values())

@@ -65,10 +65,12 @@ def search(
 ) -> SearchResult:
     """Search regions to compute in chunks; return the plans found, and the one that suits the budget best.
 
-    First the given program is searched. If no plan is within the budget, the program with copies of ops for
-    matrix products is searched too. If no plan within the budget is fast, programs are searched in which the
-    regions of the lowest plan have fewer chunks: these chunks are cut again, along another axis.
-    Without a budget all three are searched.
+    Up to three kinds of programs are searched, without a budget all of them:
+
+    1. the given program;
+    2. the program with copies of ops for matrix products, unless a plan is within the budget already;
+    3. programs in which the regions of the plan with the least memory have fewer chunks, which can be cut again
+       along another axis, unless a plan within the budget is fast (takes at most `SLOWEST` times as long).
 
     Args:
         graph: the program without chunks.
@@ -90,8 +92,8 @@ def search(
             programs_without_chunks.append(with_copies)
             finder.search(with_copies)
     if not finder.has_fast_plan_within_budget:
-        # Cut along two axes, the regions may need as little memory and less work. So the search aims at the
-        # peak of the lowest plan first, or at the budget if that is larger.
+        # A region in 4 x 2 chunks, say, may need as little memory as one in 8 chunks, and less work. So the first plan
+        # is searched for the peak of the lowest plan, or for the budget if that is larger.
         lowest_plan = finder.lowest_plan
         first_target = max(max_bytes or 0, lowest_plan.peak)
         for with_fewer_chunks in stages_of_fewer_chunks(lowest_plan, finder.limit):
@@ -158,13 +160,12 @@ class _Finder:
         return min(self.plans, key=lambda plan: (max(plan.peak, budget), plan.time, plan.peak))
 
     def search(self, stage: Stage, first_target: int | None = None) -> None:
-        """Search a stage, and add its plans to ``self.plans``: each needs less memory than the one before.
+        """Add plans of a stage to ``self.plans``, each with less memory than the one before.
 
-        The search ends within the budget, or without one at the first plan that is too slow. Its first
-        target is ``first_target`` bytes; None: the default of `descend`. It may use three quarters of what is
-        left of the limit; ``self.ended_early`` becomes true if the limit ends it.
+        The search ends at the first plan within the budget ``self.max_bytes``, or without a budget at the first that is
+        too slow. If the limit ends it before, ``self.ended_early`` becomes true. ``first_target``: see `descend`.
         """
-        self.limit.begin_part()
+        self.limit.begin_part()  # the search of a stage leaves a part of the limit to later stages
         for plan in descend(stage, self.max_bytes or 0, self.limit, first_target):
             self.plans.append(plan)
             if self.max_bytes is None and plan.time > SLOWEST:

@@ -113,7 +113,7 @@ def _mask_axis_map(node: Node, axis: int, scale: int = 1) -> AxisMap | None:
     A mask of lower rank lacks the first axes. ``scale`` is the number of elements along the axis
     for each element of the split. None if the mask is omitted or broadcast along the axis.
     """
-    mask = node.input_shape(_MASK)
+    mask = node.input_shape(_MASK)  # None only for an omitted mask
     mask_axis = axis - (4 - len(mask)) if mask else -1
     is_sliced = mask and mask_axis >= 0 and mask[mask_axis] > 1
     return AxisMap(mask_axis, scale) if is_sliced else None
