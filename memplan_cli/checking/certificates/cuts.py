@@ -264,7 +264,7 @@ class _Step:
         live_bytes = sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
         allocated_bytes = group.need  # with memory of its own for each output of the group
         if self.replaced is not None and not self._is_read_later(self.replaced):
-            # In orders without a later reader, the first output is written over the tensor ``replaced``.
+            # There can be orders without a later reader, in which the first output is written over ``replaced``.
             allocated_bytes -= group.saved_bytes
         return graph.pinned_bytes + live_bytes + allocated_bytes
 

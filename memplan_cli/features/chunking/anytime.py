@@ -163,7 +163,7 @@ class _Finder:
         """Add plans of a stage to ``self.plans``, each with less memory than the one before.
 
         The search ends at the first plan within the budget ``self.max_bytes``, or without a budget at the first that is
-        too slow. If the limit ends it before, ``self.ended_early`` becomes true. ``first_target``: see `descend`.
+        too slow. If the limit ends the search before, ``self.ended_early`` becomes true. ``first_target``: see `descend`.
         """
         self.limit.begin_part()  # the search of a stage leaves a part of the limit to later stages
         for plan in descend(stage, self.max_bytes or 0, self.limit, first_target):
