@@ -134,7 +134,7 @@ class _OriginalLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session of the original, and find out by trial runs which steps it can run.
+        """Create the session of the original model, and find out by trial runs which steps it can run.
 
         A step reads the past entries of the caches and adds new ones. Keys of ``job``:
 
@@ -156,6 +156,7 @@ class _OriginalLoop:
         # With these rules: can the first step begin with empty caches (position 0)?
         self.position, self.state = self._start(new_entries=lengths[0])
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
+        # For each step that `step` runs: the shapes of its inputs, and by how many entries the caches grew.
         self.shapes_of_steps: list[dict[str, list[int]]] = []
         self.growth_of_steps: list[int] = []
 

@@ -149,7 +149,7 @@ def decode_original(model: Path, caches: CacheSummary, loop: DecodeLoop) -> Orig
         RuntimeUnavailableError: no step of the model runs, or its weights are missing.
     """
     require_weights(model)
-    job = {**_job(_session(model, loop), caches, loop), "role": "original"}
+    job = {**_job_settings(_session(model, loop), caches, loop), "role": "original"}
     outcome = run_job(_DECODE_JOB, job, timeout=loop.timeout)
     result = outcome.require(f"{model} cannot be decoded")
     return OriginalDecoding(
@@ -174,7 +174,7 @@ def decode_written(
     # Users open a written file with `memplan_cli.load`, and the original with ONNX Runtime.
     session = replace(_session(model, loop), opened_by_memplan=True)
     job = {
-        **_job(session, caches, loop),
+        **_job_settings(session, caches, loop),
         "role": "written",
         "original": str(original.model),
         "rules": dict(original.rules),
@@ -190,8 +190,8 @@ def _session(model: Path, loop: DecodeLoop) -> SessionSpec:
     return SessionSpec(model, loop.provider, loop.settings).deterministic()
 
 
-def _job(session: SessionSpec, caches: CacheSummary, loop: DecodeLoop) -> Json:
-    """Return the entries that the jobs of both models have."""
+def _job_settings(session: SessionSpec, caches: CacheSummary, loop: DecodeLoop) -> Json:
+    """Return how a worker process decodes with a model, be it the original or the written one."""
     return {
         "session": to_json(session),
         "inputs": to_json(InputSet(loop.specs)),

@@ -232,7 +232,7 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     if _operator_key(node) in OPERATORS:
         return _operator_cache(output, source, after, index)
     if operator(node).family in _SELECTIONS:  # a Gather or Slice of a cache
-        return _rearranged_cache(output, node, index)
+        return _rearranged_cache(output, node, None, index)
     return _cache_in_subgraph(output, source, index)
 
 
@@ -246,15 +246,15 @@ def _concatenated_cache(
     - A `KeptCache` if one buffer cannot, or if the first operand is a Gather or Slice of the past.
     - None if that operand is not from a graph input, nothing is appended, or the model is invalid.
     """
+    if len(concat.input) < 2:
+        return None  # nothing is appended
     # ``before`` are the indices of the Transposes and Casts from the past to the Concat.
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
         producer = index.producer_of(past)
         if producer is None or operator(producer).family not in _SELECTIONS:
             return None
-        return _rearranged_cache(output, producer, index)  # kept: its rows move or are dropped
-    if len(concat.input) < 2:
-        return None  # nothing is appended
+        return _rearranged_cache(output, producer, concat, index)
     # An invalid model may lack the Concat's axis, or have a Transpose of another rank before it.
     rank, axis_values = index.ranks[past], attribute(concat, "axis")
     if len(axis_values) != 1 or not -rank <= axis_values[0] < rank:
@@ -290,8 +290,9 @@ def _operator_cache(
     past, before = index.trace_back(node.input[cache.past_input])
     if not index.is_input(past):  # such as "", an omitted past
         return None
+    # ``axes[i]`` is the axis of the graph input that is axis i of the operator's past.
     axes = index.permutation(before, index.ranks[past])
-    if len(axes) <= cache.axis:  # an invalid model
+    if len(axes) <= cache.axis:  # an invalid model: the past has too few axes for the operator
         return None
     # An operator in `SHARED` can write the new entries into the past itself, but only if its past and present
     # are the graph input and output (form ``shared``). Else a TensorScatter writes them (form ``operator``).
@@ -322,25 +323,26 @@ def _in_place_or_kept(cache: CacheMatch, index: GraphIndex) -> CacheMatch | Kept
     return KeptCache(cache.input, cache.output, reason)
 
 
-def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> KeptCache | None:
+def _rearranged_cache(
+    output: str, selection: NodeProto, concat: NodeProto | None, index: GraphIndex
+) -> KeptCache | None:
     """Return the cache that a Gather reorders or a Slice shortens, which cannot be updated in place.
 
-    ``node`` is the Gather or Slice. A Gather may read the past itself or a Concat that extends it, a
-    Slice only the Concat: a Slice of a past that nothing extends is no cache.
+    ``selection`` is the Gather or Slice. A Concat may extend the cache behind the selection (``concat``) or before.
+    None for a Slice of a graph input that no Concat extends: this input is no cache.
     """
-    past, _ = index.trace_back(node.input[0])
-    is_extended = False
+    past, _ = index.trace_back(selection.input[0])
     producer = index.producer_of(past)
     if producer is not None and producer.op_type == "Concat":
-        is_extended = True
+        concat = producer
         past, _ = index.trace_back(producer.input[0])
     if not index.is_input(past):
         return None
-    if operator(node).family is Family.GATHER:
-        reason = f"a {node.op_type} reorders its rows (beams): old values move"
+    if operator(selection).family is Family.GATHER:
+        reason = f"a {selection.op_type} reorders its rows (beams): old values move"
         return KeptCache(past, output, reason)
-    if is_extended:
-        return KeptCache(past, output, f"a {node.op_type} drops its oldest values")
+    if concat is not None:
+        return KeptCache(past, output, f"a {selection.op_type} drops its oldest values")
     return None
 
 

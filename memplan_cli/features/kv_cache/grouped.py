@@ -195,7 +195,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         grouped = _add_grouped_product(edit, repeat)
         last = repeat.product if repeat.scale is None else repeat.scale
         output, query_heads = last.output[0], repeat.heads * repeat.times
-        # From [B, heads, times, ..] back to [B, heads * times, ..]; ``rank`` is that of ``grouped``.
+        # From [B, heads, times, rows, columns], of rank 5, to [B, query_heads, rows, columns].
         _add_reshape(edit, grouped, (query_heads,), rank=_RANK + 1, result=output)
         replaced |= {repeat.product.output[0], output}
     # The added nodes are not in the graph yet: `set_nodes` puts them in order, and drops unused ones.
@@ -203,21 +203,27 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
 
 
 def _add_grouped_product(edit: GraphEditor, repeat: _Repeat) -> str:
-    """Add the scaled product of rank 5, ``[B, heads, times, ..]``, and return its name."""
-    right = _moved_heads(edit, repeat)
-    left, output = repeat.product.input[0], repeat.product.output[0]
+    """Add the MatMul with broadcast heads, and its scaling; return the result, ``[B, heads, times, ..]``.
+
+    The result has a new name. `_rewrite` reshapes it to the result of the MatMul with repeated heads.
+    """
+    left = repeat.product.input[0]  # [B, heads * times, ..]
     grouped_left = _add_reshape(edit, left, (repeat.heads, repeat.times), rank=_RANK)
-    result = _add_node(edit, "MatMul", [grouped_left, right], output)
+    right = _unrepeated_operand(edit, repeat)  # [B, heads, 1, ..]
+    result = _add_node(edit, "MatMul", [grouped_left, right], like=repeat.product.output[0])
     if (scale := repeat.scale) is None:
         return result
-    return _add_node(edit, scale.op_type, [result, scale.input[1]], scale.output[0])
+    return _add_node(edit, scale.op_type, [result, scale.input[1]], like=scale.output[0])
 
 
-def _moved_heads(edit: GraphEditor, repeat: _Repeat) -> str:
-    """Add the moves of a repetition behind its heads before they are repeated; return the result."""
+def _unrepeated_operand(edit: GraphEditor, repeat: _Repeat) -> str:
+    """Return the right operand of a MatMul without the repetition of its heads, ``[B, heads, 1, ..]``.
+
+    Adds the Transposes and scalings that the model applies to the repeated heads (``repeat.moves``).
+    """
     heads = repeat.unsqueezed
     for move in repeat.moves:
-        if move.op_type == "Transpose":  # `_SWAP` with the axis ``times`` inserted
+        if move.op_type == "Transpose":  # swaps the last two axes, here of five
             heads = _add_node(edit, "Transpose", [heads], heads, perm=[0, 1, 2, 4, 3])
         else:  # a Mul or Div by the number in input 1
             heads = _add_node(edit, move.op_type, [heads, move.input[1]], heads)
@@ -295,9 +301,10 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
 def _elements_of_where(index: GraphIndex, node: NodeProto) -> tuple[int | None, ...]:
     """Return the elements of ``shape`` if a node is Where(Equal(shape, -1), 1, shape); else empty.
 
-    PyTorch exports it as the shape of an Expand. It equals ``shape`` if that has no -1. Other nodes compute
-    the -1 and the 1, which are not checked here, but by the decode loop.
+    PyTorch exports the shape of an Expand in this form, which equals ``shape`` if no element is -1.
     """
+    # That the constants are -1 and 1 is not checked: with others the rewritten model computes other outputs, and
+    # is refused when its outputs are compared with the original's (`decode_loop`).
     equal, shape = index.producer_of(node.input[0]), node.input[2]
     compares_shape = equal is not None and equal.op_type == "Equal" and shape in equal.input
     return _elements(index, shape) if compares_shape else ()

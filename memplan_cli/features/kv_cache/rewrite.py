@@ -166,10 +166,10 @@ class _Rewriting(GraphEditor):
         present.type.CopyFrom(past.type)
 
     def add_length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
-        """Add the nodes that compute ``position`` plus the length of ``new`` along an axis.
+        """Return the length of the cache after the step: ``position`` plus the dim ``axis`` of ``new``.
 
-        The result, the length of the cache after the step, is returned, added to `cache_lengths` and
-        recorded in `valid_lengths`.
+        Adds the nodes that compute the length, and records it in `cache_lengths` and `valid_lengths`. ``axis``
+        is 0 or more: the axis on which ``new`` has the new entries, which the cache may have on another axis.
         """
         grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
@@ -282,32 +282,32 @@ class _Rewriting(GraphEditor):
 def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     """Replace a Concat of past and new entries by a TensorScatter, and a Slice of the valid entries.
 
-        original   consumers(Concat(past, new))
-        rewritten  present = TensorScatter(past, new), and consumers(Slice(present, 0, length))
+        original   present = Concat(past, new), read by other nodes
+        rewritten  present = TensorScatter(past, new), and these nodes read Slice(present, 0, length)
 
-    ``past`` and ``present`` are the buffer, as graph input and output. If the original transposes the past for the
-    Concat, the new entries are transposed to the order of the buffer's axes, and the Slice back.
+    ``past`` and ``present`` are the buffer, as graph input and output. With a Transpose T and its inverse U:
+
+        original   joined = Concat(T(past), new), present = U(joined)
+        rewritten  present = TensorScatter(past, U(new)), joined = T(Slice(present, 0, length))
     """
     index = edit.index
     rank = index.ranks[cache.input]
-    # Axis i of the Concat is axis ``axes[i]`` of the buffer.
-    axes = index.permutation(cache.before, rank)
-    is_transposed = axes != tuple(range(rank))
+    perm = index.permutation(cache.before, rank)  # of T
+    is_transposed = perm != tuple(range(rank))
     new = _new_entries(edit, cache)
     if is_transposed:
-        inverse = [axes.index(axis) for axis in range(rank)]
+        inverse = [perm.index(axis) for axis in range(rank)]  # of U
         # ``like`` is only the name from which the name of the new value is made.
         new = edit.add_node("Transpose", [new], like=f"{cache.output}.new", perm=inverse)
     edit.declare_buffers(cache)
     length = edit.add_scatter(cache, new)  # along ``cache.axis``, an axis of the buffer
     valid = edit.add_valid_part(cache.output, cache.axis, length)
     if is_transposed:
-        valid = edit.add_node("Transpose", [valid], like=valid, perm=list(axes))
+        valid = edit.add_node("Transpose", [valid], like=valid, perm=list(perm))
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.removed.add(cache.node)
     edit.redirected[index.nodes[cache.node].output[0]] = valid
-    # The TensorScatter makes ``present`` now. The node that made ``present`` before was the Concat, which is
-    # removed, or a Transpose behind the Concat. This Transpose stays, and makes ``present.valid``.
+    # The nodes from the Concat to ``present``, such as U, stay, and compute ``present.valid`` now.
     if cache.after:
         edit.rename_present(cache)
 

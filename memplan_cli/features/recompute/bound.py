@@ -34,21 +34,20 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 
 
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
-    """Return a lower bound of the bytes of intermediates and graph outputs, however often and in what order ops run.
+    """Return a lower bound of the peak of intermediates and graph outputs, for any order and with any recomputation.
 
-    The bound is the largest of these numbers of bytes:
+    The peak is at least each of these numbers of bytes:
 
     - For each op, the intermediates that it reads and makes (`step_bytes`).
     - For each op that makes graph outputs, its intermediates and the largest of these outputs.
-    - All graph outputs, and the intermediates of the op that makes the last one. Any of these ops may be the
-      last, so the one with the fewest bytes counts.
+    - All graph outputs, and the intermediates of the op that makes the last of them.
 
     Args:
         program: the program in which each op runs once.
         planned_vars: its `results` are the graph outputs; its `sizes` are the intermediates.
     """
     results = planned_vars.results
-    # As in the peak that a budget limits, views share bytes, and no output is written over an input.
+    # This is the peak that a budget limits: views share bytes, and no output is written over an input.
     intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
     all_outputs = 0
     beside_outputs: list[int] = []  # the intermediates of each op that makes graph outputs
@@ -61,8 +60,9 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
         # A subgraph may free the intermediates that it reads before the outputs are made: none count here.
         op_intermediates = 0 if op.bodies else op_bytes
         beside_outputs.append(op_intermediates)
-        # Only the largest: an op with the outputs a and b may run twice, once for a and once for b.
+        # Not all of these outputs: an op that makes a and b may run twice, once for a and once for b.
         with_largest_output.append(op_intermediates + max(output_sizes))
         all_outputs += sum(output_sizes)
+    # Which op makes the last output depends on the order, so only the fewest intermediates are certain.
     at_last_output = all_outputs + min(beside_outputs, default=0)
     return max((at_last_output, *with_largest_output, *intermediate_bytes))

@@ -97,8 +97,8 @@ class _CopyWriter:
     ) -> None:
         """Begin with the vars and sizes of the base program, and no op.
 
-        A value is a var and all its views. ``recomputed_at`` has for each value, by its number, the *copy
-        places*: the indices of the ops from which on a new copy of the value is read.
+        ``recomputed_at`` has for each value, by its number, the *copy places*. With the copy places 5 and 9, ops 5 to
+        8 read one copy of the value, and ops from 9 on another.
         """
         self._values = values
         # By number of a value that is recomputed, its ascending copy places.
@@ -157,11 +157,11 @@ class _CopyWriter:
         self._ops.append(_PlacedOp(with_names(op, copies) if copies else op, place))
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
-        """Return for each value those of its planned copy places whose copy was emitted."""
+        """Return for each value the planned copy places (`_recomputed_at`) at which a copy of it was emitted."""
         written_copies: dict[ValueNumber, set[Place]] = {}
         # Each key is an emitted copy: the copied var, and the place from which on ops read the copy.
         for var, copy_place in self._copy_of:
-            # The copy of an op also makes required outputs that are not planned to be copied there.
+            # An op is copied whole: a copy of its output a comes with one of its output b, planned or not.
             if copy_place in self._copy_places(var):
                 written_copies.setdefault(self._values.value_of[var], set()).add(copy_place)
         return written_copies
@@ -209,10 +209,10 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``, for the ops from ``copy_place`` on.
+        """Emit a copy of the op at place ``producer``, right before the op at `_current_place`.
 
-        For example, op 2 is planned to be copied for ops from 5 on, and op 8 is the first of these to read it. Then
-        ``producer`` is 2, ``copy_place`` is 5, and the copy is emitted right before op 8.
+        For example, ops from ``copy_place`` 5 on shall read a copy of op ``producer`` 2, and op 8 is the first that
+        reads it. Then the copy is emitted right before op 8.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -224,12 +224,11 @@ class _CopyWriter:
             is_omitted = position in optional and copy_place not in self._copy_places(var)
             has_copy = var and not is_omitted
             outputs.append(self._provisional_copy(var, copy_place) if has_copy else VarId(""))
-        # In the schedule a copy runs at its copy place (5), so its reads are recorded there.
+        # These reads go back to the `DropSchedule`, which does not know op 8: its copy of op 2 runs at place 5.
         self._reads_by_copies.update(
             ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
         )
         copy = op._replace(inputs=inputs, outputs=tuple(outputs))
-        # The op at `_current_place` (8) is emitted next.
         self._ops.append(_PlacedOp(copy, self._current_place))
 
     def _provisional_copy(self, var: VarId, copy_place: Place) -> VarId:

@@ -233,7 +233,7 @@ class GreedyChooser:
         """Begin with nothing to choose from; `run` drops values in ``schedule`` to fit ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0  # set by `run`
+        self.price = 0.0  # bytes above the budget that one unit of work is worth; set by `run`
         places = len(schedule.live)
         # A dropped value is computed again by a copy of its op. For each place, the most bytes that one of the
         # copies there needs only while it runs.
@@ -297,7 +297,11 @@ class GreedyChooser:
         return int(np.minimum(excess, schedule.values.sizes[value]).sum())
 
     def _highest_ratio(self) -> float:
-        """Return the highest gain per work of a drop, if inputs of copies cost nothing; 0 without any gain."""
+        """Return an upper bound of the gain per work of dropping any value in a gap; 0 if no drop has a gain.
+
+        A dropped value is computed again by a copy of its op. Inputs of the copy can only lower the ratio, and are
+        left out here.
+        """
         work = self.schedule.values.work
         ratios = (
             self._gain(value, gap) / (work[value] + KERNEL_LAUNCH)
@@ -373,10 +377,10 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # If a later copy runs here instead (`moved_from`), the loss has these bytes already. They count
+                # The bytes of an input whose copy moves here from a later place are in the loss too. They count
                 # twice on purpose: counting them once made more searches worse than better.
                 candidate.transient_bytes += values.sizes[needed]
-            # Below the floor of `run`: gain / work < price / divisor. Further inputs only lower gain / work.
+            # `run` takes no candidate with gain / work < price / divisor. Further inputs only lower gain / work.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if copies > self._max_copies or is_below_floor:
                 return False
@@ -385,8 +389,8 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
-        An input that is in memory there is free. Any other is computed by one more copy, or, if that costs no
-        more, is kept in memory after its last access, or is computed by a later copy that moves to ``place``.
+        An input that is in memory at the place is free. Any other is computed by one more copy, unless it costs no
+        more to keep the input in memory after its last access, or to run its next copy at the place already.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
@@ -398,21 +402,21 @@ class GreedyChooser:
         cost_of_one_more = work * self.price
         # A loss is the bytes above the budget that the input adds in a half-open range of places.
         if next_access == _NEVER:
-            # The input may stay in memory after its last access, up to the place, which is included.
-            kept_from, kept_until = last_access + 1, place + 1
-            loss = self._added_excess(kept_from, kept_until, size)
-            is_kept = loss <= cost_of_one_more or not values.can_recompute(needed)
-            return _CopyInput(needed, kept_from, kept_until, loss) if is_kept else one_more
+            # Keep the input after its last access, up to the place, which is included.
+            start, end = last_access + 1, place + 1
+            loss = self._added_excess(start, end, size)
+            if loss > cost_of_one_more and values.can_recompute(needed):
+                return one_more
+            return _CopyInput(needed, kept_from=start, kept_until=end, loss=loss)
         if next_access not in schedule.recomputed_at[needed]:  # kept in memory for that access
             return _CopyInput(needed)
-        # The copy that runs at the next access can move to the place. This adds no work, but then the input is in
-        # memory from the place until that access, exclusive.
-        loss = self._added_excess(place, next_access, size)
+        # The input is dropped, and has a copy at its next access. Move this copy to the place: that adds no work, but
+        # the input is in memory from the place to that access, exclusive.
+        start, end = place, next_access
+        loss = self._added_excess(start, end, size)
         if loss > cost_of_one_more:
             return one_more
-        return _CopyInput(
-            needed, place, next_access, loss, is_copied=True, moved_from=next_access
-        )
+        return _CopyInput(needed, start, end, loss, is_copied=True, moved_from=next_access)
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
         """Return the bytes above the budget, summed over places ``start..end``, that ``size`` more bytes add."""
@@ -425,7 +429,7 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule: drop its value in a gap, and recompute it at the end of the gap.
 
-        Changes `schedule` and `_transient_bytes`.
+        Changes `schedule` and `_transient_bytes`. ``candidate.inputs`` are all values that copies at the end read.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
@@ -441,8 +445,8 @@ class GreedyChooser:
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.moved_from is not None:
-                # The copy that ran at the later place ``moved_from`` runs at ``end`` instead. The reads of that copy
-                # stay recorded at ``moved_from`` until `DropSchedule.set_measured` counts all reads anew.
+                # This copy ran at the later place ``moved_from`` so far. What it reads still has accesses there, too
+                # many, until `DropSchedule.set_measured` counts all accesses anew.
                 schedule.recomputed_at[input_value].remove(copy_input.moved_from)
         # Copies of several candidates at one place run one after another: the largest need counts, not the sum.
         added_bytes = max(candidate.transient_bytes - self._transient_bytes[end], 0)

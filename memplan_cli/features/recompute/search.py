@@ -191,9 +191,9 @@ class _Search:
                 self._try_budget(solver, budget)
 
     def descend(self) -> None:
-        """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, in each promising order."""
+        """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, from each promising order of the ops."""
         budgets = {max(int(self._first_peak * share), self.floor) for share in _CURVE_SHARES}
-        for solver in self._promising_solvers:
+        for solver in self._promising_solvers:  # each adds copies to the program in one order
             trials = solver.descend(sorted(budgets, reverse=True))  # at least one per budget
             self._trials += trials
             lowest = min(trial.peak for trial in trials)
