@@ -7,6 +7,7 @@ without an error, so the replay (`runtime.replay`) runs each such operator on to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.defining_blocks import defining_blocks
@@ -151,11 +152,14 @@ def _unite_results_in_place(
     """Put the first output of each op into the group of the input that it may overwrite, if any."""
     for step in clock:
         positions = aliasing.in_place_inputs(step.op)
-        if not positions:
+        if not positions or not step.op.outputs:
             continue
-        source = _overwritable_input(step.op, step.start, positions, groups)
-        if source is not None:  # then the first output is planned too
-            groups.unite(source, groups.number[step.op.outputs[0]])
+        result = groups.number.get(step.op.outputs[0])
+        if result is None:  # not planned
+            continue
+        source = _overwritable_input(step, result, positions, groups)
+        if source is not None:
+            groups.unite(source, result)
 
 
 def _shareable_results(
@@ -226,42 +230,39 @@ class _Groups:
         return var
 
     def unite(self, first: int, second: int) -> None:
-        """Merge the groups of two vars. The older of both roots becomes the root, else the first."""
-        older, younger = self.root(first), self.root(second)
-        if older == younger:
+        """Merge the groups of two vars. The older of both roots becomes the root of the merged group."""
+        first_root, second_root = self.root(first), self.root(second)
+        if first_root == second_root:
             return
-        if self._start(younger) < self._start(older):
-            older, younger = younger, older
-        if self._blocks is not None:
+        # The sort is stable: if both roots are equally old, that of ``first`` counts as the older one.
+        older, younger = sorted((first_root, second_root), key=self._start)
+        if self._blocks is not None:  # members are stored only to compare their blocks
             self._members[older] += self._members.pop(younger)
         self._parent[younger] = older
         self.end[older] = max(self.end[older], self.end[younger])
 
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
-        """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``, unused after it.
+        """Return whether ``result``, defined at tick ``start``, may get the bytes of ``source``, last used then.
 
-        All vars of both groups would then be on the same bytes. A var that shares bytes with ``result`` may be
-        defined before ``start``, in another branch of an If. Such a var must not be live together with ``source``:
+        All vars on the bytes of ``result`` would get those of ``source``. Some may be defined before ``start``, in
+        another branch of an If. If ``e`` is written over ``s``, ``a`` is so too, before ``u`` reads ``s``::
 
             If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e share bytes: the If's output
-
-        With ``source`` s and ``result`` e, ``a`` would overwrite ``s`` before ``u`` reads it.
         """
         blocks = self._blocks
         if blocks is None:  # no group holds results of branches
             return True
-        on_source_bytes = self._members[self.root(source)]
-        on_result_bytes = self._members[self.root(result)]
-        for earlier in [var for var in on_result_bytes if self._start(var) < start]:
-            for other in on_source_bytes:
-                # Ends are exclusive.
-                overlap_in_time = self._start(earlier) < self._end(other) and (
-                    self._start(other) < self._end(earlier)
-                )
-                if overlap_in_time and not blocks.are_exclusive(
-                    self.vars[earlier], self.vars[other]
-                ):
-                    return False
+        source_group = self._members[self.root(source)]
+        result_group = self._members[self.root(result)]
+        early_results = [var for var in result_group if self._start(var) < start]
+        for early, other in product(early_results, source_group):
+            # Ends are exclusive.
+            overlap = self._start(early) < self._end(other) and (
+                self._start(other) < self._end(early)
+            )
+            # Of two exclusive branches only one runs, so that their vars are never live together.
+            if overlap and not blocks.are_exclusive(self.vars[early], self.vars[other]):
+                return False
         return True
 
     def buffers(self) -> dict[VarId, BufferId]:
@@ -277,22 +278,20 @@ class _Groups:
 
 
 def _overwritable_input(
-    op: Op, tick: int, overwritable: Sequence[int], groups: _Groups
+    step: Step, result: int, overwritable: Sequence[int], groups: _Groups
 ) -> int | None:
     """Return the first input, as the number of its var, that an op's first output may overwrite; None if none.
 
-    The input and the output are planned and have one size, and nothing else needs the bytes of the input:
+    The input is planned and has the size of the output, ``result``, and nothing else needs the bytes of the input:
 
-    - they are not used after ``tick``, at which the op runs,
+    - they are not used after the tick at which the op runs,
     - the op does not read them by another input (`_is_read_elsewhere`),
     - they do not collide with results of other branches (`_Groups.may_overwrite`).
 
     ``overwritable`` has the positions of the inputs that the operator may overwrite, ascending.
     """
-    number, sizes, inputs = groups.number, groups.sizes, op.inputs
-    result = number.get(op.outputs[0]) if op.outputs else None
-    if result is None:  # not planned
-        return None
+    op, inputs = step.op, step.op.inputs
+    number, sizes = groups.number, groups.sizes
     size = sizes[result]
     for position in overwritable:
         if position >= len(inputs):
@@ -301,14 +300,14 @@ def _overwritable_input(
         if source is None:  # not planned
             continue
         root = groups.root(source)
-        if groups.end[root] != tick + 1:  # the op is not the last use
+        if groups.end[root] != step.start + 1:  # the op is not the last use
             continue
         # `is not` first: it is faster, and equal sizes are usually one object.
         if sizes[source] is not size and sizes[source] != size:
             continue
         if len(inputs) > 1 and _is_read_elsewhere(op, position, overwritable, root, groups):
             continue
-        if groups.may_overwrite(source, result, tick):
+        if groups.may_overwrite(source, result, step.start):
             return source
     return None
 

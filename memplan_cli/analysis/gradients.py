@@ -76,8 +76,8 @@ def find_trained(
     examined = evidence.outputs_to_examine(max_visits)
     if not any(map(evidence.is_likely_gradient, examined)):
         return Trained()
-    # The graph trains. Not every gradient is a likely one: that of a bias ``b`` in ``Add(a, b)`` is not computed
-    # from ``a``.
+    # The graph trains. A likely gradient is computed from the operand beside its parameter. From here on others count
+    # too: the gradient of a bias ``b`` in ``Add(a, b)`` is not computed from ``a``.
     updates = _Updates(evidence)
     parameters: set[VarId] = set()
     gradients: dict[VarId, None] = {}  # in the order of the outputs
@@ -107,7 +107,7 @@ class _Evidence:
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
-        """Find the outputs and the candidates; ``forward`` has the indices of the ops that the loss depends on."""
+        """Find the outputs that may be gradients, and the vars that may be parameters: the candidates."""
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow
         self.outputs = tuple(
@@ -117,6 +117,7 @@ class _Evidence:
             and dataflow.producer[var] not in forward
             and is_float(program.vars[var])
         )
+        # An op that reads a reshape or cast of a candidate counts as an op that reads the candidate.
         self._uncast = _originals(dataflow)
         self._varying = _varying(dataflow, program.body.inputs)
         # Without outputs that may be gradients there are no parameters.
@@ -161,19 +162,21 @@ class _Evidence:
         return False
 
     def outputs_to_examine(self, max_visits: int) -> Iterator[VarId]:
-        """Yield the first outputs of several elements with the dtype and shape of a candidate: at least `_MIN_EXAMINED`.
+        """Yield the first outputs, except scalars, with the dtype and shape of a var that may be a parameter.
 
-        `is_likely_gradient` visits the ops behind an output, at most all: more outputs are yielded while that
-        stays within ``max_visits``.
+        Their number is limited so that `is_likely_gradient` visits at most ``max_visits`` ops for all of them
+        together. But the first `_MIN_EXAMINED` outputs are yielded in any case.
         """
-        count = max(_MIN_EXAMINED, max_visits // max(len(self.dataflow.ops), 1))
+        # For one output `is_likely_gradient` visits each op at most once.
+        visits_per_output = max(len(self.dataflow.ops), 1)
+        max_outputs = max(_MIN_EXAMINED, max_visits // visits_per_output)
         examinable = (
             output
             for output in self.outputs
-            # Many outputs are scalars, such as metrics: they show nothing.
+            # Scalars, such as metrics, show nothing. An unknown number of elements (None) counts as several.
             if self.candidates_of_type(output) and elements(self.program.vars[output]) != 1
         )
-        return islice(examinable, count)
+        return islice(examinable, max_outputs)
 
     def candidates_of_type(self, output: VarId) -> tuple[VarId, ...]:
         """Return the vars that may be parameters and have the dtype and shape of an output."""
@@ -208,11 +211,11 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Find the sources of each result of elementwise and optimizer ops after the forward part."""
+        """Find the sources of each result after the forward part: the stored tensors that updates use."""
         self._vars = evidence.program.vars
         self._dataflow = evidence.dataflow
         self._forward = evidence.forward
-        # A stored scalar is a factor, such as a learning rate, unless the forward part may learn it.
+        # A stored scalar is a factor, such as a learning rate, unless it may be a parameter (a candidate).
         stored = {
             name
             for name, var in self._vars.items()
@@ -235,6 +238,7 @@ class _Updates:
 
         ``candidates`` are the vars that may be parameters and have the dtype and shape of the output.
         """
+        # The stored tensors, such as parameters and momenta, that an update computes the output from.
         sources = self.sources.get(output)
         if sources is None:
             # No update computes the output, so the output itself is a gradient. It may be that of any candidate.

@@ -35,12 +35,14 @@ def predecessors(block: Block) -> Edges:
     preds = [
         {producer[var] for var in reads if var in producer} for reads in block.dataflow.reads
     ]
-    for first, second in (*_users_of_states(block), *_reused_names(block)):
+    # These pairs of ops keep their order too, although the second op reads no result of the first one.
+    pairs_in_order = (*_users_of_one_state(block), *_definers_of_one_name(block))
+    for first, second in pairs_in_order:
         preds[second].add(first)
     return tuple(tuple(sorted(before)) for before in preds)
 
 
-def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
+def _users_of_one_state(block: Block) -> Iterator[tuple[int, int]]:
     """Yield pairs of ops that use the same changing state one after the other.
 
     States are the random generator, and the bytes of a running statistic that is overwritten. The bytes
@@ -62,7 +64,7 @@ def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
             last_user[state] = index
 
 
-def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
+def _definers_of_one_name(block: Block) -> Iterator[tuple[int, int]]:
     """Yield pairs of an op with subgraphs and a later op that defines a name of the subgraphs again.
 
     If op 3 has a subgraph whose node defines ``t``, and op 7 defines ``t`` too, op 7 must stay behind

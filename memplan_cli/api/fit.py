@@ -147,14 +147,12 @@ def _needs_of(
 
 
 def _overhead_bytes(overhead: int | str | None, needs: ModelNeeds) -> int:
-    """Return the bytes that ``overhead`` of `fit` stands for, or its default for these needs.
-
-    They are of imports besides Python, NumPy and the runtime if a process is predicted, and of everything
-    in a process besides its tensors if these are counted.
-    """
+    """Return the bytes that ``overhead`` of `fit` stands for; if it is None, the default for these needs."""
     if overhead is not None:
         return _bytes(overhead)
-    return OTHER_IMPORTS if needs.process else PROFILE.session_process
+    if needs.process is None:  # only tensors are counted
+        return PROFILE.session_process  # everything else in a process
+    return OTHER_IMPORTS  # Python, NumPy and the runtime are counted by the caller
 
 
 def _bytes(size: int | str) -> int:
@@ -290,16 +288,17 @@ def confirm(
 def _point_of_run(
     needs: ModelNeeds, question: Question, predicted: Point, value: int
 ) -> Point:
-    """Return the bytes that a model needs at ``value``, the size of the asked dim in the last run.
+    """Return the bytes that a model needs at ``value``, the value of the asked dim that `confirm` ran last.
 
-    ``predicted`` has the bytes at the predicted value, which is never below ``value``.
+    ``predicted`` has the bytes at the predicted value, with which `confirm` began. Later values are smaller.
     """
     if value == predicted.dims[question.dim]:
         return predicted
-    # A `Point` is a `Need` too. Here it is that of a larger value, so an upper bound.
-    upper_bound: Need = predicted
+    need: Need | None = needs.at(value)
+    if need is None:  # a run at this value failed
+        need = predicted  # the need of a larger value, so an upper bound
     return Point.of(
-        needs.at(value) or upper_bound,  # None: a run at this value failed
+        need,
         dims={question.dim: value},
         next_need=needs.at(value + 1),  # reported beside the answer, as ``beyond``
         overhead=question.overhead,

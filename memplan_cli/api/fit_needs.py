@@ -95,9 +95,10 @@ class ModelNeeds:
             return self.known[value]
         if self.progress:
             self.progress(Detail(f"planning {self.dim}={value}"))
+        # If data decides sizes, the plan is made from a run, or the process is predicted from one.
         plan_takes_run = self.observed_plans is not None
         process_takes_run = self.process is not None and self.process.model_to_run is not None
-        if plan_takes_run or process_takes_run:  # data decides sizes, which only a run shows
+        if plan_takes_run or process_takes_run:
             # A run at a large value may take minutes, and more memory than the limit. So small values
             # are run, and the needs of large ones are extrapolated from them.
             self.known[value] = self.growth.need(value)
@@ -128,9 +129,10 @@ class ModelNeeds:
         return replace(need, process=self.process.highest_bytes(dims))
 
     def notes(self, point: Point | None) -> tuple[str, ...]:
-        """Return the conditions of an answer. ``point`` is the largest value; None if none fits, or it was run."""
+        """Return the conditions of an answer for ``point``: None if no value fits, or if a run confirmed it."""
         observed = self.observed_plans.warnings if self.observed_plans else ()
         notes = (*self.warnings, *observed)
+        # A value that a run confirmed needs no note on its extrapolated need.
         if point is None or not self.growth.is_extrapolated(point.dims[self.dim]):
             return notes
         extrapolated = (
@@ -178,20 +180,22 @@ def read_needs(
     from memplan_cli.api.models.binding import assumption_notes
     from memplan_cli.api.models.resolve_sizes import free_dim_names, resolve_all_but
 
+    # Every free dim of the inputs except ``dim`` gets a number.
     resolved = resolve_all_but(file.lazy, file.path, settings, dim)
     bound_settings, program = resolved.settings, resolved.loaded.program
-    free_input_dims = free_dim_names(file.lazy, bound_settings)
-    # Without ``dim``: the search gives it a number, even if data decides it in the model.
-    data_dims = _dims_by_data(program, free_input_dims, bound_settings) - {dim}
-    _check_dims(program, (dim, *data_dims), bound_settings)
+    dims_of_inputs = free_dim_names(file.lazy, bound_settings)
+    # The search gives ``dim`` a number. Only a run gives one to other dims that are in no input.
+    dims_of_run = _dims_by_data(program, dims_of_inputs, bound_settings) - {dim}
+    _check_dims(program, (dim, *dims_of_run), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
     # Bytes of the plan as a formula of ``dim``, such as 4096*dim + 64; empty if a size is unknown.
     formula = _totals(planned.program, planned.plan, bound_settings)
     observed_plans = None
-    if data_dims or not formula:
+    if dims_of_run or not formula:
         formula = {}  # data decides some sizes: a run per number shows them
         observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
-        observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
+        # A model whose runs do not tell all sizes is refused now, by a run at the number 1.
+        observed_plans.memory({dim: 1})
     process, process_notes = _process_that_has_to_fit(file.path, dim, bound_settings, of)
     notes = (*assumption_notes(bound_settings), *process_notes)
     return ModelNeeds(
@@ -359,15 +363,17 @@ class ProcessPrediction:
     model_to_run: Path | None = None
 
     def highest_bytes(self, dims: Mapping[str, int]) -> int | None:
-        """Predict the highest memory of the process at these dimensions, in bytes, with kept outputs.
+        """Predict the highest memory of a process that keeps the outputs of each run until the next one, in bytes.
 
-        None if the prediction is not possible, for the reason of `prediction_obstacle`.
+        None if the prediction at these dims is not possible, for the reason of `prediction_obstacle`.
         """
         from memplan_cli.runtime.process.predict import predict_process_bytes
 
         process = predict_process_bytes(self.stored, self.graph_at(dims), RuntimeSettings())
-        # ``kept`` is known for every prediction.
-        return process.run + (process.kept or 0) if process else None
+        if process is None:
+            return None
+        kept_bytes = process.kept or 0  # None only if a process was measured, not predicted
+        return process.run + kept_bytes
 
     def graph_at(self, dims: Mapping[str, int]) -> ExecutedGraph:
         """Return the executed graph with sizes in numbers at these dimensions.

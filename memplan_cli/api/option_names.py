@@ -49,30 +49,31 @@ def accepts_option_names(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that lets a function take the options of its command as keywords.
 
-    ``gate(model, max_memory="1GiB")`` then calls ``gate(model, rules={"max_memory": "1GiB"})``.
+    An option becomes a rule, a field of the check, the arguments that a flag stands for, or a setting::
+
+        gate(model, max_memory="1GiB")       gate(model, rules={"max_memory": "1GiB"})
+        gate(model, rtol=0.1)                gate(model, check={"rtol": 0.1})
+        gate(model, update_baseline=True)    gate(model, mode="update-baseline")
+        gate(model, dim={"n": 2})            gate(model, dims={"n": 2})
 
     Args:
-        check_options: More options that become fields of the parameter ``check``.
-        settings: The names of the settings that have an effect; others are refused.
-        flags: For each option that is on or off, the arguments that it stands for if it is on. With
-            ``update_baseline={"mode": "update-baseline"}``, ``gate(model, update_baseline=True)`` calls
-            ``gate(model, mode="update-baseline")``.
+        check_options: Options that become fields of the check, besides those of every check.
+        settings: The names of the settings that the function uses; others are refused.
+        flags: Each option that is on or off, with its arguments if it is on, as in
+            ``update_baseline={"mode": "update-baseline"}``.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         """Return ``function`` with names of options as further keywords."""
         function_signature = signature(function)
         parameters = tuple(function_signature.parameters)
-        # ``settings`` are the names of settings that the function uses; other settings are refused.
         names_with_effect = (*settings, *parameters)
-        # The options that every check has, and those of this command.
         fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
         def translated(*args: P.args, **keywords: P.kwargs) -> dict[str, Any]:
-            """Return the arguments of a call by parameter, with option names replaced."""
+            """Return the arguments of a call by parameter, with those that options stand for."""
             arguments: dict[str, Any] = dict(function_signature.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
-                # ``rtol=0.1`` gives ``check={"rtol": 0.1}``. A flag gives the arguments that ``flags`` has for it.
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
                     # After ``rtol=0.1, runs=5``, ``check`` is ``{"rtol": 0.1, "runs": 5}``.

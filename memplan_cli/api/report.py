@@ -97,8 +97,6 @@ def plan(
         return NotebookPlan.of(files.without_temporary_folder(planned.plan))
 
 
-# Changes a call's keywords: ``report(path, dry_run=True)`` calls ``report(path, extras=("dry-run",))``.
-# Settings that are not in ``_SETTINGS`` are refused in ``options``.
 @accepts_option_names(settings=_SETTINGS, dry_run={"extras": ("dry-run",)})
 def report(
     path: ModelSource | None = None,
@@ -112,7 +110,8 @@ def report(
 ) -> Plan:
     """Return the plan in a file, or plan a model.
 
-    If a model beside the plan's file has another digest than the plan says, a warning says so.
+    If a model beside the plan's file has another digest than the plan says, a warning says so. A call may have
+    the names of command-line options as keywords: ``dry_run=True`` stands for ``extras=("dry-run",)``.
 
     Args:
         path: A plan, a model, or None: the newest ``*.memplan.json`` of this folder.

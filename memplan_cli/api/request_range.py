@@ -176,16 +176,19 @@ def service_that_runs(
 
 
 def _recorded_settings(file: ModelFile) -> RuntimeSettings:
-    """Return the recorded settings that a file needs to run as it is; empty for other files."""
+    """Return the recorded settings that ONNX Runtime needs to run a graph as it is in its file.
+
+    Empty if the graph need not run as it is, so that ONNX Runtime may optimize it.
+    """
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
     recorded = recorded_settings(metadata_of(file.model))
-    # If ONNX Runtime may optimize the graph, the search may replace every recorded option.
     if recorded is None or not recorded.settings.is_unoptimized:
         return RuntimeSettings()
-    graph_settings = _graph_settings(recorded.settings)
-    return replace(graph_settings, io_binding=recorded.settings.io_binding)
+    # Of options that do not decide how the graph runs, only the outputs that are written over inputs are kept.
+    io_binding = recorded.settings.io_binding
+    return replace(_graph_settings(recorded.settings), io_binding=io_binding)
 
 
 def _graph_settings(runtime_settings: RuntimeSettings) -> RuntimeSettings:

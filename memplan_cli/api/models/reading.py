@@ -105,10 +105,10 @@ def unresolved_results(
 
 
 def _with_missing_shapes(program: Program, observed: Known) -> Program:
-    """Return a program in which results without a size in numbers have their type in ``observed``.
+    """Return a program in which each result of unknown or symbolic size has the dtype and shape of ``observed``.
 
-    Inference began with these types, and has lost them in two cases: the file declares a wrong shape, or
-    a value grows in each iteration of a loop.
+    Shape inference, which began with the observed shapes, drops them for values that grow in each iteration of
+    a loop, and for values whose shape in the file is wrong.
     """
     changed = {}
     for identity in unresolved_results(program):

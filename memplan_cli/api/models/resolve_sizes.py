@@ -185,7 +185,8 @@ class _InputDims:
         fixed = {**lower_bounds, **settings.dims}
         dims_in_shapes = [dim for shape in settings.shapes.values() for dim in shape]
         names_in_shapes = sorted({name for dim in dims_in_shapes for name in symbols_of(dim)})
-        # Dim -> whether it leads an input, as a batch does. Dims that only ``--shape`` names are taken not to.
+        # Dim -> whether it leads an input, as a batch does. A dim that is only in ``--shape`` counts as not leading;
+        # for a dim that is also in the model, ``free_dims`` decides.
         is_leading = {**dict.fromkeys(names_in_shapes, False), **free_dims(model)}
         free = {name: leads for name, leads in is_leading.items() if name not in fixed}
         return cls(fixed, free, names=frozenset(is_leading))
@@ -220,8 +221,8 @@ class _SizeSearch:
 
     @classmethod
     def of(cls, source: LazyModel, path: Path, settings: Settings) -> Self:
-        """Read a model and the inputs given for it; nothing is run."""
-        settings = bind(source.model, settings)
+        """Return the search for a model. Its file and the files of its inputs are read, and nothing is run."""
+        settings = bind(source.model, settings)  # reads the inputs
         dims = _InputDims.of(source.model, settings)
         loaded = read_checked(source, _bindings(settings))
         if settings.bounds or len(loaded.program.body.ops) > MAX_OBSERVED_OPS:
@@ -386,13 +387,13 @@ class _SizeSearch:
         return replace(self.with_assumed(dims), loaded=loaded, run_failure=warning)
 
     def _input_options(self) -> str:
-        """Return the options that give this model its inputs, for a message."""
+        """Return the options with which the user can give this model its inputs, for a message."""
         from shlex import quote
 
-        specs = self._trials([dict.fromkeys(self.dims.free, 1)])[0].specs
-        # A single integer is often a length or a position, for which a drawn value is wrong.
-        numbers = [s for s in specs if not s.shape and s.dtype.startswith(("int", "uint"))]
-        options = [f"--input {quote(f'{spec.name}=N')}" for spec in numbers[:3]]
-        return (
-            " or ".join((" ".join(options), "--inputs FILE")) if options else "--inputs FILE"
-        )
+        # Inputs have the same names and types at every size, such as 1 for each free dim.
+        inputs = self._trials([dict.fromkeys(self.dims.free, 1)])[0].specs
+        # A single integer is often a length or a position, for which a random number is wrong.
+        integers = [i for i in inputs if not i.shape and i.dtype.startswith(("int", "uint"))]
+        # The message names three inputs at most.
+        options = " ".join(f"--input {quote(f'{i.name}=N')}" for i in integers[:3])
+        return f"{options} or --inputs FILE" if options else "--inputs FILE"

@@ -242,17 +242,17 @@ class _DecoderPlanner:
         )
 
     def _last_step_settings(self, rewritten: ModelProto) -> Settings:
-        """Return settings with the dims and the position of the last step, and each cache donated to its output."""
+        """Return settings to plan a rewritten graph at the last step, with each cache donated to its output."""
         from memplan_cli.api.models.resolve_sizes import bind_assumed
         from memplan_cli.onnx_io.interface import free_dims
 
         caches = self.decoder.caches
-        step = self.last_step  # without a decode loop: the step that adds the last entry
+        step = self.last_step  # the step that fills the caches
         # The rewritten graph lacks some dims of the original, such as the lengths of growing caches.
         names = free_dims(rewritten)
         user_dims = {n: value for n, value in self.settings.dims.items() if n in names}
-        if self.decoding is None:
-            step_dims = dict.fromkeys(names, 1)  # no run shows other numbers
+        if self.decoding is None:  # no decode loop was run, which shows the dims
+            step_dims = dict.fromkeys(names, 1)
         else:
             dims_of_loop = self.decoding.dims_at(step.past, step.new)
             step_dims = {n: value for n, value in dims_of_loop.items() if n in names}
@@ -264,7 +264,7 @@ class _DecoderPlanner:
             donate=dict(caches.donated),
             run=False,  # a run to observe sizes would be of the file at the path, the original
         )
-        # `bind` reads the inputs. `bind_assumed` adds the dims that the user gave no number.
+        # The user's numbers, and those of the inputs that `bind` reads, have precedence over ``step_dims``.
         return bind_assumed(bind(rewritten, settings), step_dims)
 
     def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
