@@ -180,7 +180,6 @@ def read_needs(
     from memplan_cli.api.models.binding import assumption_notes
     from memplan_cli.api.models.resolve_sizes import free_dim_names, resolve_all_but
 
-    # Every free dim of the inputs except ``dim`` gets a number.
     resolved = resolve_all_but(file.lazy, file.path, settings, dim)
     bound_settings, program = resolved.settings, resolved.loaded.program
     dims_of_inputs = free_dim_names(file.lazy, bound_settings)

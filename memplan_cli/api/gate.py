@@ -301,12 +301,15 @@ def _new_baselines(
 
 
 def _refuse_overwriting(call: _Call, cases: Sequence[_Case]) -> None:
-    """Refuse to write over a model or a plan, or two results into one file."""
+    """Refuse to write a verdict or a baseline over a model, a plan, or each other."""
     models = [case.model for case in cases]
     baselines = {case.folder_rules.baseline for case in cases}
-    targets = {file.option: file.path for file in call.verdict_files}
-    refuse_targets(targets, (*models, *baselines))
-    for path in sorted(baselines) if call.updates else ():
+    verdict_files = {file.option: file.path for file in call.verdict_files}
+    # This refuses two verdicts in one file too.
+    refuse_targets(verdict_files, (*models, *baselines))
+    if not call.updates:  # baselines are only read
+        return
+    for path in sorted(baselines):
         refuse_targets({"the baseline": path}, models)
         if path.exists():
             refuse_plan(path)  # a baseline must not replace a plan

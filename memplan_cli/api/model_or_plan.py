@@ -22,6 +22,7 @@ def plan_and_name(source: ModelSource | Plan, request: Request) -> tuple[Plan, s
     if isinstance(source, Plan):
         return source, source.report.model.path
     with model_paths(source) as files:
+        # A model in memory is saved to a temporary folder here, whose name must not be in the plan.
         plan = files.without_temporary_folder(planned(files.path, request))
     name = str(Path(cast("FilePath", source))) if is_path(source) else plan.report.model.path
     return plan, name

@@ -52,7 +52,7 @@ def accepts_option_names(
     An option becomes a rule, a field of the check, the arguments that a flag stands for, or a setting::
 
         gate(model, max_memory="1GiB")       gate(model, rules={"max_memory": "1GiB"})
-        gate(model, rtol=0.1)                gate(model, check={"rtol": 0.1})
+        validate(model, rtol=0.1)            validate(model, check={"rtol": 0.1})
         gate(model, update_baseline=True)    gate(model, mode="update-baseline")
         gate(model, dim={"n": 2})            gate(model, dims={"n": 2})
 

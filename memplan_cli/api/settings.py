@@ -83,12 +83,12 @@ def settings(
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
+        # A file that memplan wrote contains settings. Three of them stay as they are:
         recorded = recorded_settings(metadata_of(file.model))
         in_file = recorded.settings if recorded else RuntimeSettings()
-        # Of the settings that memplan recorded in a file that it wrote, the choice keeps the next three.
-        fixed = recorded if in_file.is_unoptimized else None  # the graph must run as it is
-        releases_arena = bool(in_file.run_config)  # the only use of run options
-        io_binding = in_file.io_binding  # output -> the input whose buffer it overwrites
+        fixed = recorded if in_file.is_unoptimized else None  # 1. the graph is not optimized
+        releases_arena = bool(in_file.run_config)  # 2. the arena is released after each run
+        io_binding = in_file.io_binding  # 3. output -> input it is written over
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)
@@ -99,8 +99,7 @@ def settings(
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
         chosen = replace(choice.settings, io_binding=io_binding)
         notes = (*choice.notes, *_size_notes(bound_settings))
-        choice = replace(choice, settings=chosen, notes=notes)
-        return files.without_temporary_folder(choice)
+        return files.without_temporary_folder(replace(choice, settings=chosen, notes=notes))
 
 
 def _size_notes(bound_settings: Settings) -> tuple[str, ...]:
@@ -186,9 +185,9 @@ def _confirmed_choice(
 ) -> SettingsChoice:
     """Return the settings with the least predicted memory that a run of the model confirms.
 
-    First the model is run under its usual settings. Then `choose_settings` runs the model under the best
-    predicted settings, and under the next ones until outputs are equal and runs are not far slower. If
-    ``check`` asks for it, `choose_settings` searches by measuring instead.
+    The baseline is a run under the usual settings. `choose_settings` runs the model under the best predicted
+    settings, and under the next ones until outputs are those of the baseline and runs are not far slower.
+    ``fixed`` are the settings in a file whose graph must run as it is; None: ONNX Runtime may optimize the graph.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -200,11 +199,10 @@ def _confirmed_choice(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     path, binding, usual = file.path, binding_of(bound_settings), _usual_settings(fixed)
-    # A dim is assumed if the user gave it no number. To find errors of a rewritten graph, a baseline also
-    # runs at a second number of each assumed dim. This model is not rewritten.
+    # A baseline is also run at a second number of each assumed dim. Only rewritten graphs, unlike this one, need it.
     binding_of_one_size = replace(binding, assumed=frozenset())
     with BaselineRun(path, file.model, check, binding_of_one_size, usual) as run:
-        # The user may run other numbers of assumed dims, for which the search turns the memory pattern off.
+        # The search has to know the assumed dims: the user's runs may have other sizes, so it turns the pattern off.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

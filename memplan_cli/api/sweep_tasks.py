@@ -161,20 +161,20 @@ def _refuse_unknown(names: Sequence[_Names | None]) -> None:
     readable = [item for item in names if item is not None]
     if not readable or len(readable) < len(names):
         return
-    # A name that every model lacks is also among those that the first model lacks.
-    for name in readable[0].missing_dims:
-        if all(name in item.missing_dims for item in readable):
-            known = frozenset().union(*(item.dims for item in readable))
-            raise SettingsError(
-                f"no model has a dim called {name!r}", hint=nearest(name, known)
-            )
-    # A model lacks only inputs that its own settings name, some of them in a file in the model's folder.
-    for name in readable[0].missing_inputs:
-        if all(name in item.missing_inputs for item in readable):
-            known = frozenset().union(*(item.values for item in readable))
-            raise SettingsError(
-                f"no model has an input called {name!r}", hint=nearest(name, known)
-            )
+    dims = frozenset().union(*(item.dims for item in readable))
+    values = frozenset().union(*(item.values for item in readable))
+    for kind, known, missing in (
+        ("a dim", dims, [item.missing_dims for item in readable]),
+        # Each folder's settings file may name inputs of its own, so models may lack different inputs.
+        ("an input", values, [item.missing_inputs for item in readable]),
+    ):
+        for name in missing[
+            0
+        ]:  # a name that every model lacks is among those of the first model
+            if all(name in names for names in missing):
+                raise SettingsError(
+                    f"no model has {kind} called {name!r}", hint=nearest(name, known)
+                )
 
 
 def _dims_of_common_plan(profiles: Profiles) -> Iterator[Mapping[str, int | str]]:

@@ -223,7 +223,7 @@ def _refuse_for_decoder(extras: Collection[Extra], inputs: Inputs) -> None:
 
 
 def _written_model(file: ModelFile) -> WrittenModel:
-    """Return how a written model is run: under the settings that it records."""
+    """Return how a written model is run: under the settings that it records, except its bindings of outputs."""
     from memplan_cli.onnx_io.metadata import is_offline, metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
@@ -232,7 +232,7 @@ def _written_model(file: ModelFile) -> WrittenModel:
     return WrittenModel(
         file.path,
         optimized_offline=is_offline(file.model),
-        # `donated_steps` binds the buffers of outputs that are written over inputs, in two runs of its own.
+        # Bindings write outputs over inputs. The proof of donated buffers tests that in runs of its own.
         recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
     )
 
@@ -254,19 +254,20 @@ def _measured(
     # The depth "full" measures memory too.
     check = replace(check, depth="full", idle="release" if is_released else "keep")
     result = compare_models(original, written, check, binding)
-    if result.facts is None:  # the comparison failed; then there are no warnings
+    if result.facts is None:  # the comparison failed
         return result
     conditions = RunConditions.of_check(check, binding)
-    facts, notes = with_time(result.facts, original, written.path, conditions)
-    # ``notes`` are on run time. They replace the warnings of `compare_models`, on predicted memory, which were
-    # written into the plan when the model was optimized.
-    return replace(result, facts=facts, warnings=notes)
+    facts, time_notes = with_time(result.facts, original, written.path, conditions)
+    # The warnings of ``result``, on predicted memory, are left out: `optimize` wrote the same ones into the plan.
+    return replace(result, facts=facts, warnings=time_notes)
 
 
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return the inputs and the numbers of dims with which a written model and its original are run.
 
-    Without a plan, dims have the numbers of the given inputs, or assumed ones.
+    Without a plan, dims have the numbers of the given inputs, or assumed ones. With a plan, dims have
+    the numbers of the inputs and the plan's settings, which must agree, or those assumed for the plan, or two
+    numbers within the plan's bounds.
 
     Raises:
         PlanError: the plan does not contain its sizes, or its bounds are not valid.
@@ -277,17 +278,15 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     if plan is None:
         return binding_of(bind_all_dims(file, Settings(inputs=inputs)))
     settings = planned_settings(plan, file.model)
-    # The numbers that were assumed for the plan, for dims that the inputs leave open. With this table, even an
-    # empty one, `bind_all_dims` assumes no numbers of its own.
+    # With a table of assumed numbers, even an empty one, `bind_all_dims` assumes none of its own.
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         # Raises if the given inputs and the plan have different numbers.
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
-        # The plan's numbers for dims of the original that a written model in chunks lacks.
+        # The written model may lack dims of the original, as a model in chunks does: they have the plan's numbers.
         dims = planned_dims(plan).items()
-        dims_of_original = {name: n for name, n in dims if name not in binding.dims}
-        binding = binding.at(dims_of_original)
-        # Two numbers for each dim that has bounds in the plan, and no number so far.
+        only_in_original = {name: n for name, n in dims if name not in binding.dims}
+        binding = binding.at(only_in_original)
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
         if not inputs.given:  # the inputs are not to blame
@@ -315,8 +314,8 @@ def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> 
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
-            # The lowest numbers but 0, for they need the least memory: 1 and 2 of the bounds 0 to 64. If the bounds have
-            # no other number, `number_other_than` returns the given one: 3 and 3 of the bounds 3 to 3.
+            # The two lowest numbers except 0, for they need the least memory: 1 and 2 of the bounds 0 to 64.
+            # Both are 3 of the bounds 3 to 3, which have no other number.
             first[name] = number_other_than(0, limits)
             second[name] = number_other_than(first[name], limits)
     return replace(binding.at(first), second_numbers=second)

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, api
 from memplan_cli.api.optimizing import candidates as targeting
-from memplan_cli.api.output.weight_files import own_weights
+from memplan_cli.api.output.weight_files import NewWeights, own_weights
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.runtime.graph import offline
 from story import GOOD, memplan, write
@@ -94,6 +94,14 @@ def test_the_weights_of_an_earlier_version_go_with_it() -> None:
     assert set(files()) == {"a.onnx", "net.onnx", "net.json"}
     api.optimize(model, CPU, out=out, check=None)
     assert set(files()) == {"a.onnx", "net.onnx", "net.json", OWN}
+
+
+def test_a_new_weight_file_stays_if_it_has_the_name_of_an_earlier_one() -> None:
+    Path(OWN).write_bytes(b"earlier")
+    with NewWeights(Path("net.onnx"), earlier=(OWN,)) as weights:
+        weights.create(OWN, lambda data: data.write(b"new"))
+        assert weights.keep() == (Path(OWN),)
+    assert files() == {OWN: b"new"}
 
 
 def test_weights_of_the_source_stay_when_an_output_of_their_name_goes() -> None:

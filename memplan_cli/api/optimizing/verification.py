@@ -157,7 +157,7 @@ class Verifier:
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
-        if self.graph_failure:  # `_compare` measures only if it has the original's graph
+        if self.graph_failure:  # without the original's graph, `_compare` measured no memory
             plan = plan.with_warnings(
                 f"the runtime's memory was not measured: {self.graph_failure}"
             )

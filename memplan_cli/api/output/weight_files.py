@@ -141,18 +141,19 @@ class NewWeights:
     def keep(self, in_use: Collection[str] = ()) -> tuple[Path, ...]:
         """Make the new weight files final, once the output is written; return their paths.
 
-        Deletes the files that they replaced, and each earlier weight file that is not ``in_use``: the names that
-        the written output or its original needs.
+        Deletes the files that the new ones replaced, and each earlier weight file that is neither new nor in
+        ``in_use``, the names that the written output or its original needs.
         """
         from memplan_cli.onnx_io.weights.external_data import delete_replaced
 
-        kept = tuple(path for path in self._created if path.is_file())  # not new folders
-        delete_replaced(self._created)  # not the new files, but the backups of replaced ones
-        self._created = ()
+        new_files = tuple(path for path in self._created if path.is_file())  # no new folders
+        delete_replaced(self._created)  # only the backups of replaced files
+        self._created = ()  # so that the end of the block removes nothing
         for name in self.earlier:
-            if name not in in_use:
-                self.output.with_name(name).unlink(missing_ok=True)
-        return kept
+            place = self.output.with_name(name)
+            if name not in in_use and place not in new_files:
+                place.unlink(missing_ok=True)
+        return new_files
 
 
 class FoldedModel(NamedTuple):
