@@ -245,7 +245,7 @@ class _Groups:
         """Return whether ``result``, defined at tick ``start``, may get the bytes of ``source``, last used then.
 
         All vars on the bytes of ``result`` would get those of ``source``. Some may be defined before ``start``, in
-        another branch of an If. If ``e`` is written over ``s``, ``a`` is so too, before ``u`` reads ``s``::
+        another branch of an If. With ``e`` on the bytes of ``s``, ``a`` would overwrite ``s`` before ``u`` reads it::
 
             If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e share bytes: the If's output
         """

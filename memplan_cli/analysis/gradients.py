@@ -76,8 +76,8 @@ def find_trained(
     examined = evidence.outputs_to_examine(max_visits)
     if not any(map(evidence.is_likely_gradient, examined)):
         return Trained()
-    # The graph trains. A likely gradient is computed from the operand beside its parameter. From here on others count
-    # too: the gradient of a bias ``b`` in ``Add(a, b)`` is not computed from ``a``.
+    # The graph trains. A likely gradient is computed from the operand beside its parameter. From here on, others
+    # count too: the gradient of a bias ``b`` in ``Add(a, b)`` is not computed from ``a``.
     updates = _Updates(evidence)
     parameters: set[VarId] = set()
     gradients: dict[VarId, None] = {}  # in the order of the outputs
@@ -238,7 +238,7 @@ class _Updates:
 
         ``candidates`` are the vars that may be parameters and have the dtype and shape of the output.
         """
-        # The stored tensors, such as parameters and momenta, that an update computes the output from.
+        # Stored tensors, such as parameters and momenta, from which an update computes the output.
         sources = self.sources.get(output)
         if sources is None:
             # No update computes the output, so the output itself is a gradient. It may be that of any candidate.

@@ -129,10 +129,9 @@ class ModelNeeds:
         return replace(need, process=self.process.highest_bytes(dims))
 
     def notes(self, point: Point | None) -> tuple[str, ...]:
-        """Return the conditions of an answer for ``point``: None if no value fits, or if a run confirmed it."""
+        """Return the conditions of an answer. ``point`` is None if no value fits, or if a run confirmed the value."""
         observed = self.observed_plans.warnings if self.observed_plans else ()
         notes = (*self.warnings, *observed)
-        # A value that a run confirmed needs no note on its extrapolated need.
         if point is None or not self.growth.is_extrapolated(point.dims[self.dim]):
             return notes
         extrapolated = (

@@ -176,10 +176,7 @@ def service_that_runs(
 
 
 def _recorded_settings(file: ModelFile) -> RuntimeSettings:
-    """Return the recorded settings that ONNX Runtime needs to run a graph as it is in its file.
-
-    Empty if the graph need not run as it is, so that ONNX Runtime may optimize it.
-    """
+    """Return the recorded settings of a file whose graph must run as it is; empty if it may be optimized."""
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 

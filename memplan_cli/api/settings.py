@@ -199,7 +199,8 @@ def _confirmed_choice(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     path, binding, usual = file.path, binding_of(bound_settings), _usual_settings(fixed)
-    # A baseline is also run at a second number of each assumed dim. Only rewritten graphs, unlike this one, need it.
+    # A dim is assumed if the user gave it no number. For such dims a baseline would run at a second size too, which
+    # only the comparison with a rewritten graph needs.
     binding_of_one_size = replace(binding, assumed=frozenset())
     with BaselineRun(path, file.model, check, binding_of_one_size, usual) as run:
         # The search has to know the assumed dims: the user's runs may have other sizes, so it turns the pattern off.

@@ -168,10 +168,9 @@ def _refuse_unknown(names: Sequence[_Names | None]) -> None:
         # Each folder's settings file may name inputs of its own, so models may lack different inputs.
         ("an input", values, [item.missing_inputs for item in readable]),
     ):
-        for name in missing[
-            0
-        ]:  # a name that every model lacks is among those of the first model
-            if all(name in names for names in missing):
+        # A name that every model lacks is among those that the first model lacks.
+        for name in missing[0]:
+            if all(name in missing_in_model for missing_in_model in missing):
                 raise SettingsError(
                     f"no model has {kind} called {name!r}", hint=nearest(name, known)
                 )
