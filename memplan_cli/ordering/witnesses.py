@@ -78,7 +78,7 @@ def graph_without_subgraphs(block: Block, facts: StorageFacts) -> TaskGraph:
     Its bounds hold for any memory of the subgraphs.
     """
     step_bytes = {
-        index: least_step_bytes(op, facts, ())
+        index: least_step_bytes(op, facts, bodies=())
         for index, op in enumerate(block.ops)
         if op.bodies
     }

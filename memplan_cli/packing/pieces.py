@@ -62,13 +62,13 @@ class Reduction:
         pieces: The pieces, in the order of time.
         unit: Bytes of a unit: an offset in a piece times ``unit`` is an offset in the arena.
         weightless: Buffers without bytes or without time. They overlap nothing and get offset 0.
-        floor: Aligned bytes of the largest weightless buffer.
+        weightless_bytes: Aligned bytes of the largest weightless buffer.
     """
 
     pieces: tuple[Piece, ...]
     unit: int
     weightless: tuple[BufferId, ...]
-    floor: int
+    weightless_bytes: int
 
     @property
     def load(self) -> int:
@@ -80,7 +80,7 @@ class Reduction:
 
         The arena must hold the weightless buffers too, some of which have bytes but no time.
         """
-        return max(height * self.unit, self.floor)
+        return max(height * self.unit, self.weightless_bytes)
 
 
 Placement = tuple[int, ...]
@@ -122,14 +122,14 @@ class BestPlacement:
 def reduce_problem(problem: Problem) -> Reduction:
     """Divide a problem into pieces. An optimum of each piece is an optimum of the whole."""
     alignment = problem.alignment
-    solid = [b for b in problem.buffers if b.size > 0 and b.live.start < b.live.end]
+    # Buffers without bytes or ticks get offset 0. One of 64 bytes without ticks still needs an arena of 64 bytes.
     weightless = [b for b in problem.buffers if b.size <= 0 or b.live.start >= b.live.end]
+    weightless_bytes = max((align(b.size, alignment) for b in weightless), default=0)
+    solid = [b for b in problem.buffers if b.size > 0 and b.live.start < b.live.end]
     sizes = [align(b.size, alignment) for b in solid]
-    unit = gcd(*sizes) or 1
-    # They are all at offset 0, and the arena has to reach as far as they do.
-    floor = max((align(b.size, alignment) for b in weightless), default=0)
+    unit = gcd(*sizes) or 1  # the gcd of no sizes is 0
     pieces = tuple(_pieces(solid, [size // unit for size in sizes]))
-    return Reduction(pieces, unit, tuple(b.id for b in weightless), floor)
+    return Reduction(pieces, unit, tuple(b.id for b in weightless), weightless_bytes)
 
 
 def _pieces(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Piece]:

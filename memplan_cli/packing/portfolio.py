@@ -161,15 +161,15 @@ def _lower_piece(
 
 
 def _is_bottleneck_worthwhile(piece: Piece, best: BestPlacement) -> bool:
-    """Return whether to place the large buffers of a piece's full sections first, in search of less height."""
+    """Return whether `lowered_by_subsets` is worth its work: it may find a placement lower than ``best``."""
     buffers = len(piece.size)
-    if buffers > BOTTLENECK_BUFFERS:  # placing the others around them compares all pairs
+    if buffers > BOTTLENECK_BUFFERS:  # comparing all pairs would take too long
         return False
-    # A wide gap to the bound comes from many buffers. In a large piece they are too many for one search.
-    is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
-    if buffers > SEARCHED_BUFFERS and is_gap_wide:
+    # If the height is far above the bound, many buffers are the reason: in a large piece, too many to search.
+    is_far_above_bound = best.height > (1 + BOTTLENECK_GAP) * best.bound
+    if buffers > SEARCHED_BUFFERS and is_far_above_bound:
         return False
-    # The share of the work that the gap is worth. If it is small, the search of all capacities gets it alone.
+    # If the height is close to the bound, only little work is worthwhile. All of this is left for `shrink`.
     return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 

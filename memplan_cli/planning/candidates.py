@@ -134,7 +134,7 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
         if runtime_candidate is not None:
             yield runtime_candidate
             return
-    # The search has counted intermediates only. For a runtime, outputs were counted too.
+    # The search above has counted intermediates only. Less is needed if the graph's outputs are computed late.
     best = _with_late_outputs(task, ordering, best)
     yield best
     if best.program is not program:  # the order changed
@@ -199,9 +199,10 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
     """
     settings = task.settings
     planned_vars = replace(task.planned_vars, sizes=best.sizes)
-    # Levels 0 and 1 reuse slots whole: another order with the same live peak may need more slots.
-    if settings.order == "keep" or settings.level < 2 or not planned_vars.results:
+    if settings.order == "keep" or not planned_vars.results:
         return best
+    if settings.level < 2:
+        return best  # there, memory is divided into slots, of which a lower peak may need more
     if settings.time_limit is not None:  # the limit is for the search that was made already
         return best
     if any(size.symbols for size in planned_vars.resident.sizes.values()):
@@ -213,19 +214,18 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
     if late is None:
         return best
     resident = planned_vars.resident.live_peak(late)
-    # The bound stays: it holds for every order. The peaks stay: `planner` adds the peak of the chosen candidate.
+    # ``best.bound`` holds for every order. `planner` adds the live peak of this order to ``best.peaks``.
     return replace(best, program=late, order="resident", resident=resident)
 
 
 def for_runtime(
     task: PlanningTask, runtime: Runtime, candidate: Candidate
 ) -> Candidate | None:
-    """Return the candidate in the order for which a runtime needs least; None: its order should stay.
+    """Return the candidate in the order for which a runtime needs least; None: the candidate should keep its order.
 
-    A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
-    live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
-    order with the lowest runtime peak is taken. The searched order saves bytes of the runtime's peak. If its
-    plan peak is above that of the file's order by more than these bytes, the result is None.
+    An order has two live peaks: a runtime shares less memory than the plan, and holds the graph's outputs too.
+    If a search lowers the runtime's peak from 90 to 80 bytes, the plan's peak in the new order may be up to 10
+    bytes above the plan's peak in the file's order. Beyond that the result is None.
     """
     settings, program = task.settings, task.program
     # With recomputation the order of the candidate is part of the rewrite.
@@ -238,18 +238,16 @@ def for_runtime(
     runtime_peaks = [
         live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in orders
     ]
-    lowest_peak = min(runtime_peaks)
-    best = orders[runtime_peaks.index(lowest_peak)]  # of equal ones the first
-    lowest_without_search = min(runtime_peaks[1:])
-    saved_in_runtime = lowest_without_search - lowest_peak
-    plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
-    # Users compare a plan with the file's order.
-    lost_in_plan = max(plan_peak - plan_peak_in_file, 0)
-    if lost_in_plan > saved_in_runtime:
+    best = orders[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
+    # Nothing is saved by the search if the order of the candidate or of the file is as good.
+    saved_by_search = min(runtime_peaks[1:]) - min(runtime_peaks)
+    file_plan_peak = plan_peak_of(program)  # users compare a plan with the file's order
+    added_to_plan = max(plan_peak_of(best) - file_plan_peak, 0)
+    if added_to_plan > saved_by_search:
         return None
-    # An order similar to ``best`` may leave smaller gaps in the runtime's arena. The plan must not lose more by it.
+    # An order similar to ``best`` may leave smaller gaps in the runtime's arena. It must not add more to the plan.
     for_arena = runtime.order_for_arena(
-        best, lambda ordered: plan_peak_of(ordered) - plan_peak_in_file <= lost_in_plan
+        best, lambda ordered: plan_peak_of(ordered) - file_plan_peak <= added_to_plan
     )
     peaks = {**candidate.peaks, "runtime": plan_peak_of(for_arena)}  # the plan's, by order
     return replace(candidate, program=for_arena, order="runtime", peaks=peaks)

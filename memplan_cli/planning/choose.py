@@ -89,15 +89,15 @@ class EvaluatedCandidate:
         return all(arena.problem.alignment == alignment for arena in self.allocation.arenas)
 
     def searched(self) -> EvaluatedCandidate:
-        """Return the same candidate with the layouts that a search finds; itself if it is settled.
+        """Return this candidate with the layouts that a search finds, or itself if a search would change nothing.
 
-        The search begins with the layouts of the fast heuristics and only lowers them. Its alignment
-        is the same or larger.
+        The search begins with the layouts of the fast heuristics, and only lowers the arenas. The alignment of
+        an arena stays, or gets larger.
         """
         if self.is_settled:
             return self
-        # Level 2: those of levels 0 and 1 are settled from the start.
-        return replace(self, allocation=allocate(self.needs, 2), is_searched=True)
+        level = 2  # `choose` makes no unsettled candidates at levels 0 and 1
+        return replace(self, allocation=allocate(self.needs, level), is_searched=True)
 
 
 def choose(
@@ -120,10 +120,10 @@ def choose(
     # Whether fast heuristics pack the arenas of all candidates before layouts are searched for the best of
     # them. Levels 0 and 1 have slots instead of arenas.
     has_fast_pass = settings.level == 2 and settings.time_limit is None and allocator is None
-    allocation_work = 0 if has_fast_pass else DEFAULT_WORK  # with 0, fast heuristics alone
+    search_work = 0 if has_fast_pass else DEFAULT_WORK  # 0: no search for layouts
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate, in a fast pass without a search for layouts (``allocation_work`` is 0)."""
+        """Allocate a candidate. A layout is searched for now unless the candidates get a fast pass first."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
@@ -133,7 +133,7 @@ def choose(
             allocator=allocator,
             progress=progress,
         )
-        allocation = allocate(needs, settings.level, allocation_work)
+        allocation = allocate(needs, settings.level, search_work)
         return EvaluatedCandidate(candidate, needs, allocation, is_searched=not has_fast_pass)
 
     evaluated = _evaluated_until_enough(map(evaluate, candidates))  # lazy, like `map`

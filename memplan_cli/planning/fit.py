@@ -93,10 +93,10 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the need of the largest value of a dim that fits, together with the bytes for the next value.
+        """Return the point of the largest value of a dim with which a model fits: ``need`` is its need there.
 
-        ``next_need`` is None if the next value needs more bytes than any machine has. ``overhead`` is the bytes
-        of the interpreter and its imports; a need has only the bytes that the model adds to them.
+        ``dims`` has the dim with this value. ``next_need`` is the need with the next value; None: it is more than
+        any machine has. ``overhead`` is the bytes of the interpreter and its imports, which no need includes.
         """
         # Users compare ``beyond`` with the memory size, which has to hold the interpreter too.
         beyond = None if next_need is None else next_need.total + overhead
@@ -190,7 +190,7 @@ class Fit:
             answer = f"not even {self.dim}=1 fits"
         else:
             answer = binding_text(self.point.dims)
-        if self.point and self.confirmed:
+        if self.point and self.confirmed:  # the record of a run
             answer += ", confirmed by a run" if self.passed else ", which did not fit in a run"
         return f"<Fit of {self.model!r} in {format_size(self.memory)} ({self.of}): {answer}>"
 

@@ -42,16 +42,16 @@ class _OrderedNode(NamedTuple):
     def has_label(self, label: str) -> bool:
         """Return whether a label in a release, or in the peak, can mean this node.
 
-        A label is a node's name, or ``Conv#2`` for a Conv without a name that is node 2 of the file. The entry of
-        a node in the plan's order is its name, or ``#2`` if it has no name or shares its name with another node.
+        A label is a name, or ``Conv#2`` for a node without a name. The entry of a node in the plan's order is its
+        name, or ``#2``, its index in the file, if it has no name or shares its name with node ``#5``.
         """
         entry = self.moment.node
         if label in self.block_entries:  # a name that only one node has
             return label == entry
-        _, mark, index = label.rpartition("#")
-        if mark and f"#{index}" in self.block_entries:  # such as ``Conv#2``
-            return f"#{index}" == entry
-        # A name that several nodes share: it can mean each node whose entry is an index.
+        index_entry = f"#{label.rpartition('#')[2]}"
+        if "#" in label and index_entry in self.block_entries:  # such as ``Conv#2``
+            return index_entry == entry
+        # A name that several nodes share. The plan does not tell which ones: each node with an index can be meant.
         return entry.startswith("#")
 
 
@@ -231,22 +231,22 @@ def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> Non
 
 def _check_starts(
     tensors: Sequence[Placement],
-    starts: Mapping[str, Sequence[int]],
+    starts_by_block: Mapping[str, Sequence[int]],
     control_flow: Mapping[str, Moment],
 ) -> None:
     """Refuse an output on bytes of its node's subgraph if the output starts before the node's last tick.
 
-    Outputs of a Loop start at the node's first tick. Outputs of an If start at its last tick, when the
-    subgraph has run.
+    If a Loop runs from tick 3 to 9, its outputs start at tick 3, and would overwrite bytes that its subgraph
+    uses until tick 9. Outputs of an If start at its last tick, when its subgraph has run.
 
-    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
-    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
+    ``tensors`` are all on the same bytes, and ``starts_by_block`` has their first ticks, ascending.
+    ``control_flow`` has the node of each subgraph, by the subgraph's path.
     """
-    for node in _enclosing_nodes(starts, control_flow):
-        # In the block that contains the node, only outputs of the node start while it runs.
-        outer_starts = starts.get(node.block, ())
+    for node in _enclosing_nodes(starts_by_block, control_flow):
+        # In the block that contains the node, only outputs of the node start while the node runs.
+        output_starts = starts_by_block.get(node.block, ())
         # The last tick, ``node.end``, is not in the interval.
-        starts_before_last_tick = _has_tick_within(outer_starts, node.start, node.end)
+        starts_before_last_tick = _has_tick_within(output_starts, node.start, node.end)
         if starts_before_last_tick:
             shared = tensors[0].alias_of or tensors[0].id
             raise PlanError(
@@ -257,28 +257,29 @@ def _check_starts(
 
 def _check_results(
     tensors: Sequence[Placement],
-    starts: Mapping[str, Sequence[int]],
+    starts_by_block: Mapping[str, Sequence[int]],
     control_flow: Mapping[str, Moment],
 ) -> None:
     """Refuse two results of one branch on the bytes of an output of its If.
 
-    If a branch of ``y, z = If(..)`` returned ``a`` and ``b`` on the same bytes, one of both values would be lost.
+    If a branch of ``y, z = If(..)`` returned ``a`` and ``b`` on the same bytes, the value of ``a`` or of ``b``
+    would be lost.
 
-    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
-    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
+    ``tensors`` are all on the same bytes, and ``starts_by_block`` has their first ticks, ascending.
+    ``control_flow`` has the node of each subgraph, by the subgraph's path.
     """
     # At the last tick of an If, the subgraph has run, and its results become outputs of the If. Of the tensors
-    # of a subgraph, only results are live then.
+    # of a subgraph, only results are live at this tick.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
         node = control_flow.get(tensor.block)
-        if node is not None and tensor.first <= node.end < tensor.last:
+        if node is not None and node.end in range(tensor.first, tensor.last):
             results_by_block.setdefault(tensor.block, []).append(tensor)
     for block, results in results_by_block.items():
         node = control_flow[block]
-        # A tensor of the block that contains an If, and that starts at the If's last tick, is an output of it.
-        # (Outputs of a Loop start at its first tick.)
-        outer_starts = starts.get(node.block, ())
+        # A tensor of the block around an If that starts at the If's last tick is an output of the If. Outputs
+        # of a Loop start at the Loop's first tick: these are left to `_check_starts`.
+        outer_starts = starts_by_block.get(node.block, ())
         shares_with_output = _has_tick_within(outer_starts, node.end, node.end + 1)
         if len(results) > 1 and shares_with_output:
             names = [tensor.id[:120] for tensor in results][:4]
@@ -291,14 +292,17 @@ def _check_results(
 def _enclosing_nodes(
     blocks: Iterable[str], control_flow: Mapping[str, Moment]
 ) -> Iterator[Moment]:
-    """Yield the control-flow nodes of blocks and of all blocks around them, once each."""
+    """Yield the control-flow nodes around some blocks, from each block outwards to the main graph.
+
+    ``control_flow`` has the node of each subgraph, by the subgraph's path; the main graph is not in it.
+    """
     visited: set[str] = set()
     for block in blocks:
-        inner = block
-        while inner in control_flow and inner not in visited:
-            visited.add(inner)
-            yield control_flow[inner]
-            inner = control_flow[inner].block
+        subgraph = block
+        while subgraph in control_flow and subgraph not in visited:
+            visited.add(subgraph)
+            yield control_flow[subgraph]
+            subgraph = control_flow[subgraph].block  # the block that contains the node
 
 
 def _has_tick_within(ticks: Sequence[int], start: int, end: int) -> bool:

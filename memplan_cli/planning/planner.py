@@ -185,8 +185,8 @@ def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decis
 def _chunked(program: Program, context: _Context) -> Decision:
     """Compute regions in chunks, and choose the best candidate of the new program.
 
-    With recomputation, chunks reduce the peak first and recomputation the rest. The best candidate of the
-    program without chunks is chosen instead if its `_rewrite_cost` is lower.
+    With recomputation, chunks reduce the peak first and recomputation the rest. Then, or for a runtime, the
+    program without chunks is planned too. Its best candidate is chosen if its `_rewrite_cost` is lower.
     """
     settings, rewrites, runtime = context.settings, context.rewrites, context.runtime
     scope = find_scope(program, settings, context.phases(program))
@@ -202,18 +202,18 @@ def _chunked(program: Program, context: _Context) -> Decision:
     )
     if not chunking.facts.regions:
         return decision
-    may_add_less_work = settings.recompute == "auto"  # recomputation alone, without chunks
-    # With a budget, arenas do not count.
+    # Without chunks, recomputation alone may add less work, and tensors may fill a runtime's arena better
+    # (`_rewrite_cost`, which ignores arenas if there is a budget).
+    may_add_less_work = settings.recompute == "auto"
     may_fill_arena_better = runtime is not None and budget is None
     if may_add_less_work or may_fill_arena_better:
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
-            # With a budget, ``chunking.facts`` tell whether the program in chunks meets the budget. That
-            # program is not chosen, so these facts are left out.
-            facts = chunking.facts.without_regions() if budget is None else unchunked.chunked
-            return replace(unchunked, chunked=facts)
-    # The plan is compared with the program before chunking, in the order of the file.
+            if budget is None:
+                return replace(unchunked, chunked=chunking.facts.without_regions())
+            return unchunked  # without the facts, which tell whether chunks meet the budget
+    # The report compares the plan with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))
 
@@ -249,11 +249,11 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     evaluated = choose(programs, settings, scope.pinned, context.allocator, task.tell)
     best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
-    if candidate.peaks:  # symbolic sizes have none
-        # Each search has added the peak of its order. The chosen order may be a later one: add its peak too.
-        method = candidate.order
-        peak_by_method = {**candidate.peaks, method: best.allocation.live_peak}
-        candidate = replace(candidate, peaks=peak_by_method)
+    if candidate.peaks:  # empty if sizes have symbols
+        # ``order`` names the search of an order, ``peaks`` has the live peak that each search found. The chosen
+        # order may have been changed after these searches, and its peak is missing then.
+        chosen_peak = {candidate.order: best.allocation.live_peak}
+        candidate = replace(candidate, peaks={**candidate.peaks, **chosen_peak})
     return Decision(
         source=context.source,
         settings=settings,

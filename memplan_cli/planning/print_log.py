@@ -189,7 +189,8 @@ class _AddressMap:
         donors = self._replace(tensor.offset, tensor.offset + tensor.bytes, tensor)
         if donors:
             return Reuse(tensor, max(donors, key=lambda donor: (donor.last, donor.id)))
-        return Reuse(tensor, None, reason=tensor.pinned or "first use of this memory range")
+        why_pinned = tensor.pinned  # a text; None if the tensor is not pinned
+        return Reuse(tensor, None, reason=why_pinned or "first use of this memory range")
 
     def _replace(self, low: int, high: int, tensor: Placement) -> list[Placement]:
         """Make a tensor the owner of the addresses ``[low, high)``, and return the owners before it.

@@ -127,13 +127,14 @@ def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
 
 
 def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
-    """Return the bytes of the graph outputs that ops compute; None if a size is unknown."""
-    computed = (
-        var
-        for var in dict.fromkeys(program.body.outputs)
-        if program.vars[var].origin is Origin.OP
-    )
-    return _sum_if_known(_sizes(program, countable(program, computed)), bounds)
+    """Return the bytes of the graph outputs that ops compute, by unit; None if a size is unknown.
+
+    Outputs that are inputs or weights too are left out. Sizes are the largest within ``bounds``.
+    """
+    distinct = dict.fromkeys(program.body.outputs)
+    computed = (var for var in distinct if program.vars[var].origin is Origin.OP)
+    tensors = countable(program, computed)  # strings, sequences and maps have no bytes
+    return _sum_if_known(_sizes(program, tensors), bounds)
 
 
 def countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:

@@ -72,10 +72,10 @@ def script(data: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def markdown(text: str) -> str:
+def markdown_code(text: str) -> str:
     """Return text as a Markdown code span, in which nothing is a link, a mention, HTML or emphasis.
 
-    In a table it must be `markdown_in_table`.
+    In a table it must be `markdown_code_in_table`.
     """
     shown = printable(text)
     runs = re.findall(r"`+", shown)
@@ -87,9 +87,9 @@ def markdown(text: str) -> str:
     return f"{fence}{padding}{shown}{padding}{fence}"
 
 
-def markdown_in_table(text: str) -> str:
+def markdown_code_in_table(text: str) -> str:
     """Return text as a Markdown code span in a table, where a bar would end the cell."""
-    return markdown(text).replace("|", "\\|")
+    return markdown_code(text).replace("|", "\\|")
 
 
 _INLINE_MARKDOWN = re.compile(

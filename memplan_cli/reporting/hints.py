@@ -159,21 +159,20 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     # A size with symbols is a multiple of a unit, such as "batch*length". A dim with an assumed value is a symbol too.
     size_symbols = {name for unit in plan.units.values() for name in symbols_of(unit)}
     may_run = plan.settings.get("run", True)
+    values = {name: dim.value for name, dim in report.bindings.items()}  # bound or assumed
+    has_dim_without_value = not input_symbols <= values.keys() or any(
+        None in item.shape for item in unbound_inputs
+    )
     if not may_run:
-        resolvable_symbols = (
-            size_symbols  # by dims of inputs, or by a run, which needs these too
-        )
+        # Symbols of inputs become known by values, others by a run, which needs these values too.
+        can_values_help = bool(size_symbols)
     elif report.partial:
-        # Sizes are unknown although a run was allowed, such as those of texts: no dim makes them known.
-        resolvable_symbols = set[str]()
+        # A run was allowed, and left sizes unknown, such as those of texts: no value of a dim makes them known.
+        can_values_help = False
     else:
-        resolvable_symbols = size_symbols & input_symbols
-    if unbound_inputs:
-        values = {name: dim.value for name, dim in report.bindings.items()}  # bound or assumed
-        symbols_without_value = input_symbols - values.keys()
-        has_undeclared_dim = any(None in item.shape for item in unbound_inputs)
-        if resolvable_symbols or symbols_without_value or has_undeclared_dim:
-            yield binding_options(unbound_inputs, values)
+        can_values_help = not size_symbols.isdisjoint(input_symbols)
+    if unbound_inputs and (has_dim_without_value or can_values_help):
+        yield binding_options(unbound_inputs, values)
     depends_on_data = bool(size_symbols - input_symbols)
     if not may_run and (report.partial or depends_on_data):
         yield RUN_OPTION

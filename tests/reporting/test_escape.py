@@ -65,23 +65,23 @@ def test_a_script_holds_any_json_and_ends_where_it_should(text: str) -> None:
 
 @given(ANYTHING)
 def test_a_markdown_code_span_closes_only_at_its_end(text: str) -> None:
-    span = escape.markdown(text)
+    span = escape.markdown_code(text)
     fence = re.match("`+", span)
     assert fence is not None
     inner = span[len(fence[0]) : -len(fence[0])]
     assert len(fence[0]) not in {len(run) for run in re.findall("`+", inner)}
     assert "\n" not in span
     assert inner.strip(" ") == escape.printable(text).strip(" ")
-    cell = escape.markdown_in_table(text)
+    cell = escape.markdown_code_in_table(text)
     assert not re.search(r"(?<!\\)\|", cell), "a bar would end the table's cell"
     assert cell.replace(r"\|", "|") == span
 
 
 def test_a_markdown_code_span_keeps_blanks_at_both_ends() -> None:
     """Markdown removes one at each end."""
-    assert escape.markdown(" a ") == "`  a  `"
-    assert escape.markdown(" a") == "` a`"
-    assert escape.markdown("") == "`  `"
+    assert escape.markdown_code(" a ") == "`  a  `"
+    assert escape.markdown_code(" a") == "` a`"
+    assert escape.markdown_code("") == "`  `"
 
 
 def test_a_bar_is_escaped_in_a_table_only() -> None:

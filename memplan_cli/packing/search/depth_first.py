@@ -284,10 +284,9 @@ def _advance(
 
 @compiled
 def _take_option(piece: PieceArrays, state: SearchState, section: int, option: int) -> None:
-    """Place a buffer on the floor of a section, or leave a hole there."""
-    is_buffer = option >= 0
-    if is_buffer:
-        place_on_floor(piece, state, option)
+    """Place the buffer with the index ``option`` on the floor; if ``option`` is negative, leave a hole there."""
+    if option >= 0:
+        place_on_floor(piece, state, option)  # ``section`` is one of the buffer's sections
     else:
         raise_floor(state, section, hole_level(option))
 

@@ -75,10 +75,10 @@ def find_valleys(state: SearchState, left: int, right: int) -> None:
 
 @compiled
 def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) -> None:
-    """Count the inside buffers of the valleys of [left, right): fills four scratch rows.
+    """Count the inside buffers at each section of [left, right): fills four scratch rows.
 
     An *inside* buffer is unplaced and lies between the walls of a valley. The rows for a valley of four
-    sections with the inside buffers a, of 5 units, and b, of 3 units::
+    sections with the inside buffers a, of 5 units, and b, of 3 units, where ``-`` is INFINITE::
 
         section          0   1   2   3
         buffers          aaaaa   bbbbb
@@ -86,12 +86,10 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         INSIDE_COUNT     1   1   1   1    their number, equal ones counted once
         SMALLEST_LEFT    -   -   5   5    size of the smallest one that ends before the section
         SMALLEST_RIGHT   3   3   -   -    size of the smallest one that starts after the section
-
-    where ``-`` is INFINITE. Reads the rows of `find_valleys`: the caps of valleys, and the ends of *stretches*, the
-    intervals of equal floors, of which some are valleys.
     """
-    starts, stops, sizes, twin = piece.start, piece.end, piece.size, piece.twin
-    is_placed = state.is_placed
+    starts, stops, sizes, is_placed = piece.start, piece.end, piece.size, state.is_placed
+    equal_before = piece.twin  # for each buffer the equal one before it, or -1
+    # Rows of `find_valleys`. A *stretch* is an interval of equal floors: a valley, or its cap is -1.
     cap, stretch_stop = state.scratch[CAP], state.scratch[STRETCH_STOP]
     inside_units, inside_count = state.scratch[INSIDE_UNITS], state.scratch[INSIDE_COUNT]
     smallest_left = state.scratch[SMALLEST_LEFT]
@@ -106,17 +104,17 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         if is_placed[buffer]:
             continue
         start, stop, size = starts[buffer], stops[buffer], sizes[buffer]
-        is_in_valley = cap[start] >= 0 and stop <= stretch_stop[start]
-        if not is_in_valley:
+        is_valley, valley_stop = cap[start] >= 0, stretch_stop[start]
+        if not is_valley or stop > valley_stop:
             continue
         inside_units[start] += size
         inside_units[stop] -= size
-        # Of equal buffers the first unplaced one counts as an option, because the others give the same
-        # layouts. All have to be placed, so all count as units.
-        if twin[buffer] < 0 or is_placed[twin[buffer]]:
+        # Equal buffers are placed in their order, since other orders give the same layouts: only the first
+        # unplaced one is an option.
+        if equal_before[buffer] < 0 or is_placed[equal_before[buffer]]:
             inside_count[start] += 1
             inside_count[stop] -= 1
-        if stop < stretch_stop[start]:  # a section of the valley is behind the buffer
+        if stop < valley_stop:  # a section of the valley is behind the buffer
             smallest_left[stop] = min(smallest_left[stop], size)
         # Entered at the section where the buffer starts; `_spread_smallest` moves it to the sections before.
         smallest_right[start] = min(smallest_right[start], size)
@@ -146,7 +144,7 @@ def _spread_smallest(ending: Ints, starting: Ints, begin: int, stop: int) -> Non
         ending       -   -   5   -   becomes   ending       -   -   5   5
         starting     7   -   3   -             starting     3   3   -   -
     """
-    smallest_before = INFINITE
+    smallest_before = INFINITE  # no buffer of the stretch ends at ``begin`` or earlier
     for section in range(begin + 1, stop):
         smallest_before = min(smallest_before, ending[section])
         ending[section] = smallest_before
@@ -161,17 +159,18 @@ def _spread_smallest(ending: Ints, starting: Ints, begin: int, stop: int) -> Non
 def has_full_valley(state: SearchState, left: int, right: int, capacity: int) -> bool:
     """Return whether, in a section of a valley of [left, right), the buffers must exceed the capacity.
 
-    A valley is an interval of level floor between walls; its cap is the lower wall. The bottom of each unplaced
-    buffer that reaches over a wall is at the cap or higher, and in one section these buffers lie one above
-    the other. Counts the failure of the section in ``state.failures``.
+    A valley is a level part of the skyline of placed buffers, between two higher walls. An unplaced buffer that
+    reaches over a wall must lie on the lower wall or higher: if this wall is 5 units high, and such buffers of 4
+    and 3 units cover a section, 12 units are needed. The section gets a failure in ``state.failures``.
     """
-    cap = state.scratch[CAP]  # -1 if there is no valley
+    lower_wall = state.scratch[CAP]  # -1 if the section is in no valley
     unplaced = state.unplaced  # units of the unplaced buffers over each section
     inside_units = state.scratch[INSIDE_UNITS]  # units of those between the walls
     for section in range(left, right):
         units_over_wall = unplaced[section] - inside_units[section]
-        is_valley = cap[section] >= 0
-        if is_valley and units_over_wall > 0 and cap[section] + units_over_wall > capacity:
+        is_valley = lower_wall[section] >= 0
+        least_height = lower_wall[section] + units_over_wall
+        if is_valley and units_over_wall > 0 and least_height > capacity:
             state.failures[section] += 1
             return True
     return False
@@ -207,13 +206,13 @@ def tightest_section(
 
     Fills the row HOLE: the level up to which a hole reaches, or -1 if the buffers above it would not fit.
     """
-    cap = state.scratch[CAP]  # the lower wall; -1 if there is no valley
+    lower_wall = state.scratch[CAP]  # -1 if the section is in no valley
     inside_count = state.scratch[INSIDE_COUNT]  # the options that are buffers, at least one
     hole, unplaced = state.scratch[HOLE], state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
     tightest, least_score = left, INFINITE
     for section in range(left, right):
-        is_valley = cap[section] >= 0
+        is_valley = lower_wall[section] >= 0
         if not is_valley:
             continue
         level = _lowest_hole(state, section)
@@ -222,8 +221,9 @@ def tightest_section(
         options = inside_count[section] + (1 if is_hole_allowed else 0)
         score = options
         if weigh_failures and options > 1:
-            # Failures are counted from 1 on. A section with one option still comes first.
-            score = 1 + (options << FAILURE_BITS) // state.failures[section]
+            # One option still comes first. The quotient is an integer, so options are scaled.
+            scaled_options = options << FAILURE_BITS
+            score = 1 + scaled_options // state.failures[section]  # failures count from 1 on
         if score < least_score:
             least_score, tightest = score, section
     return tightest
@@ -254,24 +254,24 @@ def has_full_basin(
 ) -> bool:
     """Return whether, in some section of a basin of [left, right), the buffers must exceed the capacity.
 
-    A basin is an interval of sections between two walls, with any lower floors between them:
+    A basin is an interval of sections between two walls, with any lower floors. An unplaced buffer that reaches
+    over a wall must lie on the lower wall, or above it (`_must_exceed_capacity`)::
 
         |                <- left_wall
-        |           +-   <- level, the floor of ``section``: the right wall. It is lower, so it is the cap.
+        |           +-   <- level, the floor of ``section``: the right wall, here the lower one
         |   +-+     |
         +---+ +-----+
         begin       section
 
     Basins are found with a stack of (begin, level), as the rectangles in a histogram are. With the floors 5, 2,
     1, 4, the stack has (0, 5), (1, 2), (2, 1) before the 4, which pops two entries: a basin [2, 3) between the
-    walls 2 and 4, which is a valley (`has_full_valley`), and a basin [1, 3) between the walls 5 and 4. The
-    section that overflows gets a failure in ``state.failures``.
+    walls 2 and 4, and a basin [1, 3) between the walls 5 and 4. Counts the failure in ``state.failures``.
     """
     stack_begin, stack_level = state.scratch[STACK_BEGIN], state.scratch[STACK_LEVEL]
-    # For each section the end of its stretch of equal floors, from `find_valleys`.
-    stretch_stop = state.scratch[STRETCH_STOP]
+    level_until = state.scratch[STRETCH_STOP]  # where the equal floors of each section end
     floor, depth = state.floor, 0  # ``depth`` is the number of entries on the stack
     for section in range(left, right + 1):
+        # Beyond ``left`` and ``right`` all buffers are placed: no unplaced buffer reaches over these borders.
         level = floor[section] if section < right else INFINITE
         begin = section
         # The floor here is the right wall of the basins that begin at lower entries. The left wall of each is
@@ -280,11 +280,10 @@ def has_full_basin(
             depth -= 1
             begin = stack_begin[depth]
             left_wall = stack_level[depth - 1] if depth > 0 else INFINITE
-            cap = min(left_wall, level)
-            is_valley = stretch_stop[begin] == section  # one stretch of equal floors
-            if is_valley or cap == INFINITE:
-                continue
-            if _must_exceed_capacity(piece, state, begin, section, cap, capacity):
+            lower_wall = min(left_wall, level)
+            if level_until[begin] == section or lower_wall == INFINITE:
+                continue  # the floor is level, which `has_full_valley` covers; or no buffer reaches over a wall
+            if _must_exceed_capacity(piece, state, begin, section, lower_wall, capacity):
                 return True
         # An entry of the same level, which begins earlier, stands for this section too.
         if depth == 0 or stack_level[depth - 1] > level:

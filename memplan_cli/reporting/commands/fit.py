@@ -37,7 +37,7 @@ def fit_document(fit: Fit) -> doc.Document:
 
 
 def _largest_value(fit: Fit) -> Iterator[doc.Block]:
-    """Yield a table of the largest value, or the need of the value 1 if that does not fit; then its terms."""
+    """Yield a table of the largest value that fits, or else the need of the value 1; then the terms of the need."""
     if fit.point is not None:
         yield _point_table(fit, fit.point)
         yield from _breakdown(fit, fit.point)
@@ -45,7 +45,7 @@ def _largest_value(fit: Fit) -> Iterator[doc.Block]:
         need = format_size(fit.least.total + fit.overhead)
         yield doc.Check(passed=False, text=f"Nothing fits: {fit.dim}=1 needs {need}.")
         yield from _breakdown(fit, fit.least)
-    else:
+    else:  # the value 1 needs more than any machine has
         yield doc.Check(passed=False, text="Nothing fits.")
 
 

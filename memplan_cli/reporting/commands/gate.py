@@ -344,7 +344,7 @@ def _refuse_unlike(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
 
 
 def _hint_for_unlike(condition: str, snapshot: Snapshot, earlier: Snapshot) -> str:
-    """Return how to go on if ``condition``, the name of one, differs from that of the baseline."""
+    """Return how to go on if a condition such as ``runtime`` or ``sizes`` differs from that of the baseline."""
     if condition == "runtime":
         return "--allow-version-change compares them; --update-baseline records this version"
     if condition == "sizes" and earlier.dims:

@@ -221,7 +221,7 @@ def _peaks_without(
     """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
     A point is ``(tick, live bytes)``, which hold until the tick of the next point. For example, with the points
-    ``(0, 8) (1, 12) (3, 4)`` and a buffer of 4 bytes that is live from tick 0 to 3, the peak falls from 12 to 8.
+    ``(0, 8) (1, 12) (3, 4)`` and a buffer of 4 bytes with first=0 and last=4, the peak falls from 12 to 8.
     """
     ticks = [tick for tick, _ in points]
     sizes = [size for _, size in points]

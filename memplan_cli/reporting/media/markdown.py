@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import (
-    markdown,
-    markdown_in_table,
+    markdown_code,
+    markdown_code_in_table,
     markdown_prose,
     printable_uncut,
 )
@@ -61,13 +61,13 @@ def _block(block: doc.Block) -> str:
 
 def _cell_text(prose: doc.Prose) -> str:
     """Return a sentence for a cell of a table."""
-    return _prose_text(prose, markdown_in_table)
+    return _prose_text(prose, markdown_code_in_table)
 
 
-def _prose_text(prose: doc.Prose, code_span: Callable[[str], str] = markdown) -> str:
-    """Return a sentence whose names are code spans; an empty name is left out."""
+def _prose_text(prose: doc.Prose, code_of: Callable[[str], str] = markdown_code) -> str:
+    """Return a sentence in which each name becomes a code span by ``code_of``; an empty name is left out."""
     return "".join(
-        (code_span(part.text) if part.text else "")
+        (code_of(part.text) if part.text else "")
         if isinstance(part, doc.Name)
         else markdown_prose(part)
         for part in doc.parts(prose)

@@ -36,7 +36,7 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
 
     - ``arenas``: units, products of symbols such as ``batch*seq``, and heights in them; ``units``: the units again,
       as `evaluable` expressions.
-    - ``symbols``: of all expressions, none if all sizes are fixed; ``figures``: the expressions of `_FIGURES`.
+    - ``symbols``: of all expressions, none if all arenas are fixed; ``figures``: the expressions of `_FIGURES`.
     - ``coverage``: the share of the intermediates whose size is known.
     - ``ticks``: their number; ``nodes``: the label of the node at each tick.
     - ``types``: the distinct op types; ``type``: for each tick, the index into ``types``, empty without a model.
@@ -74,7 +74,7 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
 
 
 def _symbol_indices(plan: Plan) -> dict[str, int]:
-    """Return the index of each symbol in the page's list; none if all sizes are fixed."""
+    """Return the index of each symbol in the page's list; none if all arenas, and so the page's map, are fixed."""
     texts = [arena.unit for arena in plan.arenas]
     if any(text != "1" for text in texts):
         # The expressions of figures may contain further symbols, of inputs and outputs.

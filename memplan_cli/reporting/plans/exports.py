@@ -216,14 +216,14 @@ def c_header(plan: Plan, interface: Interface | None = None) -> str:
 
 
 def _tensor_table(plan: Plan) -> Iterator[str]:
-    """Yield the array of ``memplan_tensor`` structs, one per tensor in the order of the plan."""
+    """Yield the array of ``memplan_tensor`` structs: one per tensor, in the order of the plan, and an unused one."""
     indices = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
     rows = (
         f"{c_string(t.id)}, UINT64_C({t.offset}), UINT64_C({t.bytes}), {t.first}u, {t.last}u, "
         f"{indices[t.alias_of] if t.alias_of else -1}"
         for t in plan.tensors
     )
-    yield from _c_array("memplan_tensor", "TENSORS", rows, "0, 0, 0, 0u, 0u, -1")
+    yield from _c_array("memplan_tensor", "TENSORS", rows, last_row="0, 0, 0, 0u, 0u, -1")
 
 
 def _step_table(plan: Plan) -> Iterator[str]:
@@ -231,7 +231,7 @@ def _step_table(plan: Plan) -> Iterator[str]:
     nodes = moments(plan)
     yield f"#define MEMPLAN_STEP_COUNT {len(nodes)}\n"
     rows = (f"{c_string(node.label)}, {node.start}u, {node.end}u" for node in nodes)
-    yield from _c_array("memplan_step", "STEPS", rows, "0, 0u, 0u")
+    yield from _c_array("memplan_step", "STEPS", rows, last_row="0, 0u, 0u")
 
 
 def _port_table(kind: str, ports: Sequence[Port]) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _port_table(kind: str, ports: Sequence[Port]) -> Iterator[str]:
         f"UINT64_C({port.bytes or 0})"
         for port in ports
     )
-    yield from _c_array("memplan_port", f"{kind}S", rows, "0, 0, 0, 0")
+    yield from _c_array("memplan_port", f"{kind}S", rows, last_row="0, 0, 0, 0")
 
 
 def _shape(port: Port) -> str:
@@ -252,14 +252,14 @@ def _shape(port: Port) -> str:
     return "x".join("?" if dim is None else str(dim) for dim in port.shape)
 
 
-def _c_array(struct: str, name: str, rows: Iterable[str], zeros: str) -> Iterator[str]:
+def _c_array(struct: str, name: str, rows: Iterable[str], last_row: str) -> Iterator[str]:
     """Yield the C array ``MEMPLAN_<name>`` of structs, one per row.
 
-    An entry with the fields ``zeros`` follows the rows, because C has no empty arrays.
+    The ``last_row`` follows, because C has no empty arrays. It is not counted.
     """
     yield f"static const {struct} MEMPLAN_{name}[] = {{\n"
     yield from (f"  {{{row}}},\n" for row in rows)
-    yield f"  {{{zeros}}}\n}};\n\n"
+    yield f"  {{{last_row}}}\n}};\n\n"
 
 
 def _index_macros(plan: Plan) -> Iterator[str]:

@@ -156,7 +156,7 @@ def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
     """Yield the sizes and warnings that the figures depend on, the figures, and the checks."""
     report = plan.report
     yield from size_blocks(plan)
-    yield from _limits(report, invocation)
+    yield from _remarks(report, invocation)
     yield from _process_blocks(report)
     if reason := reason_without_totals(report):
         yield doc.Paragraph(f"{reason[0].upper()}{reason[1:]}.")
@@ -182,14 +182,14 @@ def _process_blocks(report: Report) -> Iterator[doc.Block]:
     yield process_meanings(process)
 
 
-def _limits(report: Report, invocation: Invocation) -> Iterator[doc.Block]:
-    """Yield an unoptimized reference, what was done otherwise than requested, a slower run, and the warnings."""
+def _remarks(report: Report, invocation: Invocation) -> Iterator[doc.Block]:
+    """Yield notes: an unoptimized reference, what was done otherwise than requested, a slower run, warnings."""
     validation = report.validation
     if validation is not None and validation.reference == "unoptimized":
         yield doc.Note("note", f"outputs are compared with {reference_text(validation)}")
     time = report.runtime.time if report.runtime else None
+    # The text of a time is a sentence, which the warnings of `--tune` repeat.
     slower_run = (str(time),) if time is not None and time.is_slower else ()
-    # The warnings of `--tune` repeat the sentence on a slower run.
     for text in dict.fromkeys((*map(str, report.fallbacks), *slower_run, *report.warnings)):
         if invocation.debug or not is_debug_remark(text):
             yield doc.Note("warning", text)

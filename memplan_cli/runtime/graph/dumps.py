@@ -94,10 +94,11 @@ def observed_graph(
 def _light_graph(
     session: SessionSpec, dump: Path, dims: Mapping[str, int]
 ) -> ExecutedGraph | None:
-    """Write and read a dump without weights; None if the runtime infers no shapes from it."""
+    """Write the graph that a session runs, without its weights, and read it; None if no shapes can be inferred."""
     job = {"session": to_json(session), "out": str(dump)}
     outcome = run_job(f"{_DUMP_JOBS}:write_light_dump", job)
-    shapes = shapes_of_types(outcome.require(_load_failure_message(session.model))["types"])
+    result = outcome.require(_load_failure_message(session.model))
+    shapes = shapes_of_types(result["types"])  # from the runtime; it may need weights for them
     return read_dump(dump, shapes, session, dims) if shapes else None
 
 
