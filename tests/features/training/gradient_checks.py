@@ -115,6 +115,7 @@ def check_evaluator(case: Case) -> None:
 
 def _assert_alike(model: onnx.ModelProto, feeds: dict[str, Array]) -> None:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

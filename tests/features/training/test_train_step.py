@@ -42,6 +42,7 @@ def parse(text: str) -> onnx.ModelProto:
 
 def run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -56,6 +56,7 @@ def made(case: Case) -> list[Any]:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     data = model_of(case).SerializeToString()
