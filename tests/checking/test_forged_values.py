@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from lies.leaves import Path as Place
+
 QUICK = (
     "flat",
     "exposed",
@@ -39,6 +42,14 @@ QUICK = (
 """Cases that together have nearly every kind of field; tests.benchmarks.lies tries all values of all cases."""
 
 
+def is_drawn(name: str, place: Place) -> bool:
+    """Return whether a value is forged here: each of the first case, of each other case another third.
+
+    The cases have most fields in common.
+    """
+    return name == QUICK[0] or crc32(f"{name} {place}".encode()) % 3 == 0
+
+
 @pytest.mark.parametrize(
     "name", [*QUICK, pytest.param("measured, donated", marks=pytest.mark.slow)]
 )
@@ -48,7 +59,9 @@ def test_a_forged_value_is_refused_or_stated_to_be_unchecked(
     forger = Forger(name, tmp_path)
     assert forger.accepts_plan(forger.files.plan)
     accepted = {
-        place for place, plan in forger.plan_changes(rows=1) if forger.accepts_plan(plan)
+        place
+        for place, plan in forger.plan_changes(rows=1)
+        if is_drawn(name, place) and forger.accepts_plan(plan)
     }
     plan = forger.files.plan
     assert {place for place in accepted if not is_unchecked(place, plan)} == set()
