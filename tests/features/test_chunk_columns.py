@@ -204,6 +204,27 @@ def test_a_copy_runs_before_all_of_its_readers() -> None:
     assert bits(written(model, copied.program, copied)) == bits(model)
 
 
+def test_an_original_that_a_copy_still_reads_is_not_removed() -> None:
+    make = Maker()
+    first, last = (make.constant(np.array([axis])) for axis in (0, 1))
+    x, y = make.node("Relu", "x"), make.node("Relu", "y")
+    by_columns = make.node("Sigmoid", x)
+    # A copy of this op reads `by_columns`; the original reads its copy, and is removed.
+    product = make.node("MatMul", "z", by_columns)
+    by_rows = make.node("MatMul", make.node("Add", product, y), "w")
+    sums = (make.node("ReduceSum", x, last), make.node("ReduceSum", y, first))
+    given: dict[str, tuple[int, ...]]
+    given = {"x": (64, 64), "y": (96, 64), "z": (96, 64), "w": (64, 16)}
+    model = make.model(given, by_rows)
+    model.graph.output.extend(
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in sums
+    )
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    copied = copy_for_products(graph_of(model), 1)
+    assert copied is not None
+    assert bits(written(model, copied.program, copied)) == bits(model)
+
+
 def test_what_mixes_columns_otherwise_is_not_copied() -> None:
     assert copy_for_products(graph_of(crossed("Softmax")), 1) is None
     assert (

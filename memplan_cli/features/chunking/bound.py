@@ -30,7 +30,7 @@ from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Origin, VarId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Op
@@ -73,8 +73,8 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
 
     A need is a set of tensors that are whole and live at once; only ``planned`` vars count. Each way to compute
     an op, whole or in chunks along one of its splits, has a need, and so has each *join*, the Concat of a
-    tensor's slices for an op that reads the tensor whole. The bound is the fewest bytes that are enough for the
-    graph's outputs and for a way of each op, with the joins between these ways.
+    tensor's slices for an op that reads the tensor whole. The bound is the smallest limit in bytes that is enough
+    for the graph's outputs, for one way of each op, and for the joins between these ways.
     """
     needs = _Needs(graph, planned, aliasing)
     ways = [needs.ways(index) for index in range(len(graph.ops))]
@@ -82,12 +82,12 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
         var: needs.of_join((var,), graph.ops[producer].label)
         for var, producer in graph.dataflow.producer.items()
     }
-    # The bound is at least the need of the cheapest way of each op. It is larger if these ways need large joins.
     cheapest = [
         min((way.need for way in of_op), key=lambda need: (need.bytes, len(need.tensors)))
         for of_op in ways
     ]
     outputs = needs.of_tensors(graph.program.body.outputs, "")
+    # The bound is at least this need; it is larger if the cheapest ways need large joins.
     without_joins = max((outputs, *cheapest), key=lambda need: need.bytes)
     all_needs = [*(way.need for of_op in ways for way in of_op), *joins.values()]
     larger = {need.bytes for need in all_needs if need.bytes > without_joins.bytes}
@@ -96,19 +96,23 @@ def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) ->
     def is_enough(limit: int) -> bool:
         return not _ops_without_way(graph, ways, joins, limit)
 
-    # The smallest limit that is enough; all larger ones are enough too, as they allow the same ways. The
-    # largest of the list is not tested: no need is above it.
+    # Binary search: limits above one that is enough are enough too. The last one is, as no need is above it.
     bound_index = bisect_left(limits, x=True, hi=len(limits) - 1, key=is_enough)
     if bound_index == 0:
         return without_joins
-    # Several needs may have exactly the bytes of the bound. One of an op that has no way within the next smaller
-    # limit explains the bound, so these come first.
+    # Several needs may have the bytes of the bound. One at an op that fails below the bound is preferred.
     failing_op = _ops_without_way(graph, ways, joins, limits[bound_index - 1])[0]
-    op = graph.ops[failing_op]
-    own_needs = [way.need for way in ways[failing_op]]
-    own_joins = [joins[var] for var in (*op.inputs, *op.outputs) if var in joins]
-    candidates = (*own_needs, *own_joins, *all_needs)
+    candidates = (*_needs_at_op(graph, ways, joins, failing_op), *all_needs)
     return next(need for need in candidates if need.bytes == limits[bound_index])
+
+
+def _needs_at_op(
+    graph: Graph, ways: Sequence[Sequence[_Way]], joins: Mapping[VarId, Need], index: int
+) -> Iterator[Need]:
+    """Yield the needs of all ways to compute an op, and of the joins of its inputs and outputs."""
+    yield from (way.need for way in ways[index])
+    op = graph.ops[index]
+    yield from (joins[var] for var in (*op.inputs, *op.outputs) if var in joins)
 
 
 def _ops_without_way(
@@ -117,15 +121,14 @@ def _ops_without_way(
     joins: Mapping[VarId, Need],
     limit: int,
 ) -> list[int]:
-    """Return the ops without a way to be computed within ``limit`` bytes that goes together with ways of their neighbors.
+    """Return the ops that have no way left to be computed within ``limit`` bytes, by arc consistency.
 
-    ``ways`` are the ways of each op: whole, or in chunks along a split. ``joins`` are the needs of the Concats
-    that would join the slices of each tensor. If a join needs more than the limit, the way of the producer and
-    the way of each reader have to agree on the slices (`_agree`). A way that agrees with none of the other op is
-    dropped, until nothing changes (arc consistency). If an op has no way, the ops that it would have to agree
-    with lose all of theirs too, and are in the result.
+    ``ways`` are the ways of each op, whole or in chunks along a split. ``joins`` are the needs of the Concats
+    of each tensor's slices. A way is dropped if each way of some producer or reader would need a Concat above
+    the limit; this is repeated until no way is dropped any more.
     """
     remaining = [[way for way in of_op if way.need.bytes <= limit] for of_op in ways]
+    # Slices of these tensors cannot be joined, so the ways of producer and reader have to agree on the slices.
     reads = [
         _Read(graph.dataflow.producer[var], var, reader)
         for var, join in joins.items()
@@ -139,14 +142,14 @@ def _ops_without_way(
         for read in (*reads, *reversed(reads)):
             producer_ways, reader_ways = remaining[read.producer], remaining[read.reader]
             remaining[read.producer] = [
-                made
-                for made in producer_ways
-                if any(_agree(graph, read, made, taken) for taken in reader_ways)
+                producer_way
+                for producer_way in producer_ways
+                if any(_agree(graph, read, producer_way, way) for way in reader_ways)
             ]
             remaining[read.reader] = [
-                taken
-                for taken in reader_ways
-                if any(_agree(graph, read, made, taken) for made in producer_ways)
+                reader_way
+                for reader_way in reader_ways
+                if any(_agree(graph, read, way, reader_way) for way in producer_ways)
             ]
             is_changed |= len(remaining[read.producer]) < len(producer_ways)
             is_changed |= len(remaining[read.reader]) < len(reader_ways)
@@ -207,33 +210,30 @@ class _Needs:
 
         It is the largest need of three moments: the first chunk, the last one, and the join of the outputs' slices.
         """
-        reads = [
-            (var, axis_map)
-            for var, axis_map in zip(op.inputs, split.inputs, strict=True)
-            if var  # not omitted
-        ]
+        pairs = zip(op.inputs, split.inputs, strict=True)
+        reads = [(var, axis_map) for var, axis_map in pairs if var]  # without omitted inputs
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
-        # Inputs that their producers cannot make in slices are whole at the first chunk. They do not count at the
-        # last chunk: a plan may cut such an input in slices, and free each slice after its chunk.
-        unsliceable_inputs = [
+        # The op reads these in slices, but their producers cannot make such slices. So they are whole at the first
+        # chunk. At the last chunk they may be gone: cut in slices, of which each is freed after its chunk.
+        whole_at_first = [
             var
             for var, axis_map in reads
-            if axis_map and axis_map.axis not in self._graph.output_axes(var)
+            if axis_map is not None and axis_map.axis not in self._graph.output_axes(var)
         ]
-        first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
-        # At the last chunk, all slices exist of an output that a consumer reads whole. An output without axis map,
-        # which each chunk makes whole, has no consumer (`Region`).
-        unsliceable_outputs = [
+        first_need = self.of_tensors((*whole_inputs, *whole_at_first), op.label)
+        joined_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
-            if var and axis_map and not self._is_read_in_slices(var, axis_map)
+            # An output without an axis map is unused, else the split would fit in no region.
+            if var and axis_map is not None and not self._is_read_in_slices(var, axis_map)
         ]
-        last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
-        if op.outputs[0] in unsliceable_outputs:
-            # The output may be written over an input, so their common bytes count once. They are subtracted even if
-            # the need has no such input: the result is then smaller, but still a lower bound.
+        # At the last chunk, all slices of these outputs exist, to be joined for consumers that read them whole.
+        last_need = self.of_tensors((*whole_inputs, *joined_outputs), op.label)
+        if op.outputs[0] in joined_outputs:
+            # The output may be written over an input, so their common bytes count once. If that input is not in the
+            # need, too much is subtracted: the result is smaller, but still a lower bound.
             last_need = last_need._replace(bytes=last_need.bytes - self._shared_bytes(op))
-        join_need = self.of_join(unsliceable_outputs, op.label)
+        join_need = self.of_join(joined_outputs, op.label)
         return max(first_need, last_need, join_need, key=lambda need: need.bytes)
 
     def of_join(self, joined: Sequence[VarId], label: str) -> Need:

@@ -112,13 +112,11 @@ class _Chain:
 
 
 def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
-    """Return the chains to copy, for their matrix products to read; no two have an op in common.
+    """Return the chains to copy; no two have an op in common.
 
-    A chain is copied if both hold:
-
-    - the original cannot be in chunks together with its product (`_has_conflict`);
-    - once the product reads the copy, the original can be in chunks together with its other
-      consumers (`_original_can_be_chunked`).
+    A chain is the ops that compute a large input of a matrix product. For example, the product needs this
+    input in slices of columns, and another reader needs it in slices of rows. Then the product gets a copy of
+    the chain in chunks of columns, and the original is in chunks of rows with the other reader.
     """
     candidates = [
         chain
@@ -126,8 +124,8 @@ def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
         for chain in _chains_of_product(graph, index, budget)
         if _has_conflict(graph, chain) and _original_can_be_chunked(graph, chain)
     ]
-    # Chains with a LogSoftmax come first: an original LogSoftmax cannot be split along its axis, but
-    # a copy of it can. If two chains have ops in common, the other one stays as it is.
+    # Of two chains with an op in common, only the first is copied. Chains with a LogSoftmax come first:
+    # a LogSoftmax cannot be split along its axis, but its copy, which consists of other ops, can.
     candidates.sort(key=lambda chain: (not _has_log_softmax(graph, chain), chain.product))
     chains: list[_Chain] = []
     copied_ops: set[int] = set()
@@ -232,7 +230,10 @@ def _is_log_softmax(node: Node, axis: int) -> bool:
 
 
 def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether an op is a ScatterElements that adds one element to each row, and rows lie along ``axis``, the last one."""
+    """Whether an op is a ScatterElements that adds one element to each row, and rows lie along ``axis``, the last one.
+
+    Its copy consists of other ops, among them an Equal, which can be split along this axis (`_scatter_add_ops`).
+    """
     if qualified_name(node.op) != "ScatterElements":
         return False
     output = node.output_shape
@@ -242,7 +243,7 @@ def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
         and node.int_attribute("axis", 0) % len(output) == last_axis
         and node.string_attribute("reduction", "none") == "add"
         and node.input_shape(1) == (*output[:-1], 1)  # one index per row
-        # In the copy, Equal compares the indices with column numbers of int64 (`_scatter_add_ops`).
+        # The Equal of the copy compares the indices with column numbers, which are int64.
         and graph.program.vars[node.op.inputs[1]].dtype == "int64"
     )
 
@@ -263,14 +264,15 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether each reader of the original result can read it in slices, once the matrix product reads a copy.
+    """Whether a chain can be in chunks together with its other readers, once its matrix product reads a copy.
 
-    The product reads the copy along ``product_axis``, so the original is to be sliced along another axis.
+    A chain is the ops that compute ``chain.result``, a large input of the product. Chunks of the product slice
+    this input along ``product_axis``, and chunks of the other readers slice it along another axis.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
         reader_axes = graph.input_axes(reader, chain.result) - {product_axis}
-        # The ops that compute the result must be able to make slices along one of the reader's axes.
+        # The chain must be able to make slices along one of the reader's axes.
         if not any(_axes_of_slices(graph, chain.result, axis) for axis in reader_axes):
             return False
     return True
@@ -294,8 +296,6 @@ def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:
 class _CopyWriter:
     """Writes copies of chains before the products that read them.
 
-    All dictionaries are by the index of an op in the original program.
-
     Attributes:
         _graph: the original program.
         _writer: makes the new vars and constants; its list of ops is not used.
@@ -306,18 +306,21 @@ class _CopyWriter:
     """
 
     def __init__(self, graph: Graph) -> None:
-        """Begin with no copies of the ops of a program."""
+        """Begin with a program of which no ops are copied yet."""
         self._graph = graph
+        # The new constants are named after the chunks of the copies, which are columns.
         self._writer = ProgramWriter(graph, constant_prefix="columns")
+        # Ops are given by their index in the original program.
         self._copied_ops: set[int] = set()
         self._ops_before: dict[int, list[Op]] = {}
         self._ops_after: dict[int, list[Op]] = {}
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
 
     def copy(self, chain: _Chain) -> None:
-        """Add a copy of a chain, before the first op that reads the copy's result from now on.
+        """Add a copy of a chain, the ops that compute an input of the matrix product ``chain.product``.
 
-        ``chain.product`` reads it, and so do consumers that can be split only along the product's axis.
+        From now on the product reads the result of the copy, and so do readers that can be split only along
+        the same axis as the product. All other readers keep the original (`_consumers_of_original`).
         """
         self._copied_ops.update(chain.ops)
         original_readers = _consumers_of_original(self._graph, chain)
@@ -326,7 +329,7 @@ class _CopyWriter:
             for reader in self._graph.consumers(chain.result)
             if reader not in original_readers
         ]
-        # ``chain.axes`` has the tensors that the product needs. The copied ops omit all other outputs.
+        # Outputs that the product does not need are not in ``chain.axes``: the copied ops omit them.
         names = {
             var: self._writer.new_var(var, _SUFFIX)
             for index in chain.ops
@@ -466,13 +469,17 @@ class _CopyWriter:
         return op._replace(inputs=tuple(names.get(var, var) for var in op.inputs))
 
     def _unused_originals(self, ops: Sequence[Op]) -> frozenset[VarId]:
-        """Return the outputs of copied ops of which nothing reads any output, transitively."""
+        """Return the outputs of copied ops that no op reads now, or only ops that are unused themselves.
+
+        ``ops`` are all ops of the new program: the originals with their renamed inputs, and the copies.
+        """
         uses = Counter(var for op in ops for var in op.reads)
         uses.update(self._graph.outputs)
         unused: set[VarId] = set()
-        for index in sorted(self._copied_ops, reverse=True):
-            outputs = [var for var in self._graph.ops[index].outputs if var]
+        for index in sorted(self._copied_ops, reverse=True):  # consumers before producers
+            original = self._with_renamed_inputs(index, self._graph.ops[index])
+            outputs = [var for var in original.outputs if var]
             if not any(uses[var] for var in outputs):
                 unused.update(outputs)
-                uses.subtract(self._graph.dataflow.reads[index])
+                uses.subtract(original.reads)
         return frozenset(unused)

@@ -206,7 +206,7 @@ class Graph:
         maps = (self.output_map(producer, split, var) for split in self.splits(producer))
         return frozenset(axis_map.axis for axis_map in maps if axis_map is not None)
 
-    def bytes_live_across(self, first: int, last: int, excluded: Collection[VarId]) -> int:
+    def bytes_live_across(self, first: int, last: int, excluded: frozenset[VarId]) -> int:
         """Return the bytes of vars that are made before op ``first`` and read after op ``last``.
 
         Vars in ``excluded`` do not count.

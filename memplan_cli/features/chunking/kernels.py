@@ -124,17 +124,17 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
     """Whether SGEMM adds the products of each chunk in the same blocks as those of the whole op.
 
     The length of the blocks depends on the numbers of columns and of summed elements of the matrix
-    product (`_summing_block`). Of both, chunks change only the number of columns.
+    product (`_summing_block`). A chunk may have fewer columns, but it has as many summed elements.
     """
     data, data_map, name = node.data_shape, split.inputs[0], qualified_name(node.op)
     # The whole op and each chunk, as ranges of an axis with ``columns_per_index`` columns at each index.
     ranges = [(0, split.extent), *chunks]
     if split.role is Role.TILES and name in _CONVOLUTIONS:
-        # The columns are the positions in the output. ``split.extent`` is the length of its split axis.
+        # A product with a column for each position in the output. ``split.extent`` is the length of its split axis.
         columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(node.required_shape(1)[1:])  # weight [M, C / group, *kernel]
     elif split.role is Role.TILES and name == "ConvTranspose" and data_map is not None:
-        # The columns are the positions in the input, so each range is mapped to the inputs it reads.
+        # A product with a column for each position in the input, so ranges are mapped to those of the input.
         length = data[data_map.axis]
         ranges = [data_map.range(chunk, length) for chunk in ranges]
         columns_per_index = prod(data[2:]) // length
@@ -171,10 +171,10 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
     if length_divisor % _REGISTER_ELEMENTS == 0:
         return True  # each row fills whole registers, so all rows begin at the first place
     data, data_map = node.data_shape, split.inputs[0]
-    # Only in a contiguous chunk, a slice along the first axis longer than 1, rows follow each other as in the op.
+    # ``data_map`` is not None, as all splits of operators that sum rows slice the data.
     if data_map is None or prod(data[: data_map.axis]) > 1:
-        return False
-    # The elements before each chunk have to fill whole registers.
+        return False  # the chunk is not contiguous, so its rows lie otherwise than in the op
+    # A contiguous chunk is aligned as in the op if the elements before it fill whole registers.
     elements_per_index = prod(data[data_map.axis + 1 :])
     starts = [data_map.range(chunk, data[data_map.axis])[0] for chunk in chunks]
     return all(start * elements_per_index % _REGISTER_ELEMENTS == 0 for start in starts)

@@ -34,7 +34,8 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
     """Yield stages, that is programs to search further, in which the plan's regions have fewer chunks.
 
     A later search cuts each of these coarse chunks again. 96 chunks become 48, 24, 16 and 12 in one stage
-    each, as the best number depends on the operators. Stages that cannot be written are left out.
+    each, as the best number depends on the operators; at most 8 chunks keep their number in all stages.
+    Stages that cannot be written are left out.
     """
 
     def fewer(count: int, divisor: int) -> int:
@@ -55,7 +56,7 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
             yield stage.rewritten(
                 coarse.chunked.program,
                 coarse.chunked.constants,
-                # The vars of chunks are new in the coarse program. Only these may be cut.
+                # All vars so far are kept whole: only new ones, which are those of the chunks, may be cut.
                 kept_vars=stage.graph.kept_vars | frozenset(stage.graph.program.vars),
                 added_work=sum(choice.work for choice in coarse.choices),
                 choices=coarse.choices,

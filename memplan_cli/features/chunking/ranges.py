@@ -162,8 +162,7 @@ class _PreviousChunk(NamedTuple):
     def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
         """Whether an op begins where it ended in the previous chunk, instead of computing the overlap again.
 
-        If `carrying_ops` does not say so, the cheaper way is chosen: the overlap is work, and so is the Concat
-        of the carried rows and the new ones. ``needed`` is the range of the op's split, overlap included.
+        ``needed`` is the range of the op's split, overlap included.
         """
         if op_index not in self.op_ranges:
             return False
@@ -175,6 +174,7 @@ class _PreviousChunk(NamedTuple):
             return op_index in self.carrying_ops
         if stop <= previous_stop:
             return True  # there is nothing to join
+        # The cheaper way: the overlap is work, and so is the Concat of the carried rows and the new ones.
         # Work and bytes are of the whole op. Those of a range are less by the same factor, the range
         # divided by the extent of the split. The extent is left out, as it is the same on both sides.
         op_work = op_cost(op, graph.program.vars).work
@@ -215,7 +215,7 @@ def _backward_ranges(
     Both ranges are equal, except of a *carrying op*: it computes only the rows that the previous chunk does
     not have. After a chunk 0..18, these are 18..34 of the needed rows 14..34. ``outputs`` are the ranges of
     the region's outputs in this chunk, and ``previous`` is None for the first chunk. The result is None if
-    a range that an op computes, or reads for that, would be empty.
+    an op would have to compute or read an empty range.
     """
     op_ranges: dict[int, Range] = {}
     computed: dict[int, Range] = {}
@@ -231,7 +231,7 @@ def _backward_ranges(
             carrying_ops.add(op_index)
             computed_range = previous.remaining_range(op_index, needed_range)
             if computed_range[0] == computed_range[1]:
-                continue  # the previous chunk has all rows
+                continue  # the previous chunk has all rows, so the op is left out of this chunk
         reads = _read_ranges(graph, op, split, computed_range)
         if op.type == "Concat":  # it omits inputs of which it reads nothing
             reads = [(var, read) for var, read in reads if read[0] < read[1]]

@@ -91,10 +91,10 @@ def regions_from(
 def growth_series(
     graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
 ) -> Iterator[list[GrowthStage]]:
-    """Yield for each split of a tensor's producer along an axis the stages of a region that grows from the tensor.
+    """Yield the growth of a region from the producer of ``seed``, for each split that slices ``seed`` along ``axis``.
 
-    The region of the first stage is the producer alone; each further stage has one op more. ``may_grow`` gets
-    the number of ops that were visited to find the next op; False ends the growth.
+    A growth is a list of stages, of which each has one op more; the first has the producer alone. ``may_grow``
+    gets the number of ops that were visited to find the next op; False ends the growth.
     """
     producer = graph.dataflow.producer.get(seed)
     if producer is None:
@@ -103,7 +103,7 @@ def growth_series(
         seed_map = graph.output_map(producer, split, seed)
         if seed_map is not None and seed_map.axis == axis:
             splits = {producer: split}
-            # False if an output that each chunk would make whole is read: chunks would make it several times.
+            # Outputs that this split does not slice are left out of chunks, so they have to be unused.
             if _outputs_fit(graph, splits, producer, split):
                 first = Region(splits, *boundary(graph, splits), seed, axis)
                 yield list(_grow(graph, first, may_grow))
@@ -199,7 +199,7 @@ def boundary(
     """Return the inputs and the outputs of a region of ops: tensors that are whole.
 
     Inputs are made by ops outside the region; graph inputs and weights are left out. Outputs are graph outputs,
-    or are read by ops outside; for these readers, a duplicated op runs whole as well, so it makes no outputs.
+    or are read by ops outside. ``duplicated`` ops make no outputs: readers outside read their whole runs.
     """
     producer, order = graph.dataflow.producer, sorted(ops)
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
@@ -213,17 +213,17 @@ def boundary(
 def _is_in_boundary(
     graph: Graph, var: VarId, ops: Collection[int], duplicated: Collection[int]
 ) -> bool:
-    """Whether a tensor that some op of a region reads or makes is a whole input or output of the region.
+    """Whether a tensor that an op of a region reads or makes is an input or output of the region.
 
-    ``duplicated`` are the ops of the region that also run whole, before it, for readers outside.
+    An input is made outside the region, an output is read outside. ``duplicated`` ops also run whole, before it.
     """
     producer = graph.dataflow.producer.get(var)
     if producer is None or var in graph.weights:
         return False  # graph inputs and weights, also those of Constant ops, are not planned
     if producer not in ops:
-        return True
+        return True  # an input
     if producer in duplicated:
-        return False  # readers outside read the tensor that the op makes when it runs whole
+        return False  # no output: readers outside read the tensor of the whole run
     return _has_outside_reader(graph, var, ops, duplicated)
 
 
@@ -239,11 +239,11 @@ def whole_bytes(graph: Graph, region: Region) -> int:
 
     These are its inputs and outputs, and tensors made before the region and read after it.
     """
-    inputs_and_outputs = {*region.inputs, *region.outputs}
-    # A duplicated op stands where it runs whole, before the region. So the region begins and ends with other ops;
-    # there is at least the op that makes the seed tensor, as only ops that join later are duplicated.
-    ops_not_duplicated = region.splits.keys() - region.duplicated
-    first, last = min(ops_not_duplicated), max(ops_not_duplicated)
+    inputs_and_outputs = frozenset((*region.inputs, *region.outputs))
+    # A duplicated op runs in the chunks, and also whole for other readers. Its index is the place of the whole
+    # run, which is before the region. The op that makes the seed tensor is never duplicated.
+    only_in_chunks = region.splits.keys() - region.duplicated
+    first, last = min(only_in_chunks), max(only_in_chunks)
     passing_bytes = graph.bytes_live_across(first, last, excluded=inputs_and_outputs)
     return sum(map(graph.bytes, inputs_and_outputs)) + passing_bytes
 
@@ -389,16 +389,17 @@ def _consumers_fit(
 ) -> bool:
     """Whether all consumers in a region slice an output along the same axis as its producer.
 
-    ``axis_map`` is the producer's map of the output; None if every chunk makes the whole output.
+    ``splits`` are those of the region's ops. ``axis_map`` is the producer's map of the output; None if its split
+    does not slice the output, which has to be unused then.
     """
     consumers = graph.consumers(var)
     if axis_map is None:
-        # Each chunk makes the output again, so the output must have no consumer at all.
+        # Each chunk would make the same whole output, so chunks leave it out (`rewrite`): no op can read it.
         return not consumers and var not in graph.outputs
     return all(
         _is_same_axis(read_map, axis_map)
         for reader in consumers
-        if reader in splits
+        if reader in splits  # consumers outside the region read the joined slices
         for name, read_map in zip(graph.ops[reader].inputs, splits[reader].inputs, strict=True)
         if name == var
     )
@@ -412,17 +413,17 @@ def _is_same_axis(first: AxisMap | None, second: AxisMap | None) -> bool:
 def _is_convex(
     graph: Graph, region: Region, joining: int, outside_readers: Iterable[int]
 ) -> bool:
-    """Whether no path leaves a region and comes back, once ``joining`` is one of its ops.
+    """Whether no path of ops leaves a region and comes back, once the op ``joining`` is in the region.
 
-    Of ``a -> b -> c``, the ops a and c are no region without b: b reads the results of all chunks, but c needs
-    the result of b in the first chunk. A duplicated op runs in chunks and also whole: if b is one, c
-    reads its slices, but in ``a -> b -> d -> c`` the op d reads the whole b, and this path comes back.
-    ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
+    Of ``a -> b -> c``, the ops a and c alone are no region: b reads the results of all chunks, but the first
+    chunk already needs the result of b for c. ``outside_readers`` are the ops outside that read results of the
+    region as it is, without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
+    # Duplicated ops run in chunks, and also whole. The whole run is outside, so a path can lead through it.
     only_in_chunks = in_chunks - region.duplicated
     first, last = min(in_chunks), max(in_chunks)
-    # The paths begin at all readers that run outside the region, whole runs of duplicated ops included.
+    # The paths begin at all readers outside the region.
     stack = [*({*outside_readers, *graph.readers(joining)} - only_in_chunks)]
     visited: set[int] = set()
     while stack:
@@ -432,7 +433,7 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # Chunks read slices of a duplicated op, not the result of its whole run: no path leads from it to them.
+        # From a whole run no path comes back directly: chunks read slices of a duplicated op, not its whole result.
         is_whole_run = index in region.duplicated
         if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False

@@ -325,12 +325,12 @@ class _ChunkWriter:
         return inputs
 
     def _add_output(self, var: VarId, axis_map: AxisMap | None, op_range: Range) -> VarId:
-        """Add the var of the slice of an output that this chunk makes; return its name, empty if it is omitted.
+        """Add a var for this chunk's slice of an output, and return its name; empty if the output is omitted.
 
-        The axis map gives the range of the slice.
+        ``op_range`` is what the chunk computes of the op's split. ``axis_map`` maps it to the range of the slice.
         """
         if axis_map is None or not var:
-            # A region takes no op of which an output without an axis map is read, so the copy omits it.
+            # An output without an axis map is unused, else its op would not be in a region.
             return VarId("")
         dims = list(self._graph.dims(var))
         start, stop = axis_map.range(op_range, dims[axis_map.axis])
@@ -352,16 +352,17 @@ class _ChunkWriter:
         self._joined_slices[var] = _SlicedVar(name, bounds)
 
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
-        """Return a var that holds a range of a tensor of the original program; add a Slice if there is none.
+        """Return a var that holds a range of a tensor along an axis; add a Slice if there is none.
 
-        Of a tensor that the region makes, this chunk has a main slice, and maybe the same slice
-        joined with rows that the previous chunk carried over. Both are along ``axis``, as all ops of
-        a region slice a tensor along the same axis. All other tensors are there whole.
+        ``bounds`` are the range in the whole tensor ``var``, also if the chunk has only a slice of the tensor.
         """
         dims = list(self._graph.dims(var))
-        source = self._main_slices.get(var, _SlicedVar(var, (0, dims[axis])))
+        # A tensor that the region makes is there in this chunk's slice along ``axis``; others are there whole.
+        whole = _SlicedVar(var, (0, dims[axis]))
+        source = self._main_slices.get(var, whole)
         if bounds != source.range and var in self._joined_slices:
-            source = self._joined_slices[var]  # it begins with the carried rows
+            # The joined slice has the same rows, and before them the rows that the previous chunk carried over.
+            source = self._joined_slices[var]
         if bounds == source.range:
             return source.var
         key = var, axis, bounds

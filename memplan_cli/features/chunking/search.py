@@ -280,10 +280,11 @@ class Search:
         for trial in self._promising_trials(state):
             # A trial was measured without the other regions. Now the whole program is.
             next_state = self.with_measured_choices(trial.choices)
-            # Without this, two overlapping regions that lower one op each would replace each other forever.
+            # Each step has to lower the height. Else two overlapping regions could replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # The height may be lower only because other ops no longer reach the peak. These two must be below it.
+            # The former peak op and the changed region have to be below the former peak themselves: the height
+            # also falls if only other ops no longer reach that peak.
             former_peak_op = next_state.op_peak(state.peak_op)  # 0 if chunks replace the op
             changed_region = next_state.region_peak(-1)  # that of the last choice
             if max(former_peak_op, changed_region) >= state.peak:
@@ -399,9 +400,8 @@ class Search:
         """Yield trials of a region, each in more chunks; it now has ``current_count`` of them (0: it is new).
 
         A trial is *useful* if the most live bytes while the region runs are well below those of the last
-        useful trial, or at first below the state's peak (`_max_useful_bytes`). All trials of a new region are
-        yielded, and only the useful ones of others. They end when the region fits in the budget, or when more
-        chunks seem useless.
+        useful trial, or at first below the state's peak (`_max_useful_bytes`). The trials end when the region
+        fits in the budget, or at a useless trial with twice as many chunks as the last useful one, or more.
         """
         is_new_region = current_count == 0
         useful_bytes, useful_count = state.peak, current_count
@@ -415,24 +415,25 @@ class Search:
                 continue
             region_bytes = trial.choices[-1].after  # of the region, which is the last choice
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            # Else a region that is in chunks already would get a few more in each step, for little gain.
+            # A region that is in chunks already would get a few more in each step by useless trials.
             if is_useful or is_new_region:
                 yield trial
             if region_bytes <= self.budget:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            # After 2 useful chunks, 3 may be useless while 4 are useful: only 4 useless ones end the trials. If no
-            # trial was useful yet, the useful count of a new region is 0, so the first useless trial ends them.
-            elif count >= 2 * useful_count:
+                continue
+            # If a trial in 2 chunks was useful, 4 chunks may be useful even if 3 are not. The count 0 of a new region
+            # means that no trial was useful yet: then the first useless one ends the trials.
+            if count >= 2 * useful_count:
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        The trial keeps the other regions of the state that share no op with this one. But to write fewer
-        ops, its bytes are measured in a program in which only this region is in chunks. These bytes may be
-        higher than in the trial's own program, as all other ops run whole.
+        The trial keeps the other regions of the state that share no op with this one. Its peak and work are an
+        estimate from a smaller program, in which this region alone is in chunks. `_step` measures the program
+        with all regions later.
         """
         ops = set(region.splits)
         others = tuple(other for other in state.choices if ops.isdisjoint(other.region.splits))
@@ -441,13 +442,9 @@ class Search:
         if alone is None:
             return None
         (measured,) = alone.choices
-        return _Trial(
-            choices=(*others, measured),
-            # The most live bytes of the region, and of the state's peak op, if that is not in the region.
-            # `_step` measures the whole program later.
-            peak=max(measured.after, alone.op_peak(state.peak_op)),
-            work=measured.work,
-        )
+        region_peak = measured.after
+        former_peak_op = alone.op_peak(state.peak_op)  # 0 if chunks replace the op
+        return _Trial((*others, measured), max(region_peak, former_peak_op), measured.work)
 
     def _max_useful_bytes(self, last_bytes: int) -> float:
         """Return the bytes to which more chunks must lower a region's bytes to be useful.

@@ -99,9 +99,9 @@ class ChunkPlan:
 
     @property
     def chunked(self) -> ChunkedProgram:
-        """The program, with the weights that were added for its chunks and for the stage before that."""
+        """The program in chunks, with the constants that were added for its chunks or by earlier rewriting."""
         program, chunk_constants = self.state.chunked.program, self.state.chunked.constants
-        # Weights of the stage that only replaced ops read are gone from the program.
+        # A constant is no longer in the program if chunks have replaced all ops that read it.
         stage_constants = {
             var: values for var, values in self.stage.constants.items() if var in program.vars
         }

@@ -52,12 +52,12 @@ class ProgramWriter:
     """
 
     def __init__(self, graph: Graph, constant_prefix: str = "chunk") -> None:
-        """Start with no ops and the vars of ``graph``; constants are named ``constant_prefix_1_2``."""
+        """Start with no ops and the vars of ``graph``; a constant ``(1, 2)`` is named ``chunk_1_2``."""
         self.graph, self._constant_prefix = graph, constant_prefix
         self.ops: list[Op] = []
         self.vars = dict(graph.program.vars)
-        self.constants: dict[Dims, VarId] = {}
-        self.maybe_unused: set[VarId] = set()
+        self.constants: dict[Dims, VarId] = {}  # by their values
+        self.maybe_unused: set[VarId] = set()  # outputs and weights of replaced ops
         self._var_names = FreshNames(graph.value_names)
         self._op_names = FreshNames(graph.node_names)
 

@@ -87,6 +87,7 @@ class Steps:
         """Create the session of a job of `run`, and draw the inputs of the first step."""
         spec = SessionSpec.of_job(job)
         self.settings, self.provider = spec.settings, spec.provider
+        # Each input that a step replaces, with the output that is its value in the next step.
         pairs: Any = job["pairs"]
         self.pairs: Mapping[str, str] = {output: input_name for input_name, output in pairs}
         self.session = spec.create()

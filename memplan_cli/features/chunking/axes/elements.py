@@ -106,7 +106,7 @@ def _outermost_axes(data: Dims, output: Dims) -> Iterator[tuple[int, int]]:
 
 
 def _axes_by_outer_product(dims: Dims) -> dict[int, int]:
-    """Return the axes longer than 1, by the product of the dims before each.
+    """Return the axes that are not of length 1, by the product of the dims before each.
 
     ``[2, 8, 1, 64]`` gives ``{1: 0, 2: 1, 16: 3}``.
     """
@@ -254,7 +254,7 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     starts_and_steps = _starts_and_steps(node)
     if data_map is None or starts_and_steps is None or data_map.axis not in starts_and_steps:
         return ChunkEdit()  # chunks are cut along an axis that the Slice leaves whole
-    # The bounds of the node, by axis. They hold for the chunk too, except along the axis of chunks.
+    # The bounds of the node, by axis; all steps are positive. They hold for the chunk too, except along its axis.
     bounds = {
         axis: (start, start + node.output_shape[axis] * step, step)
         for axis, (start, step) in starts_and_steps.items()
@@ -280,7 +280,7 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
 def _pads(node: Node) -> tuple[int, ...] | None:
     """Return the padding of each axis, first all before and then all after.
 
-    None if it is known only at run time, or if only some axes are padded, which are an input then.
+    None if the padding is known only at run time, or if an input of the op lists the axes to pad.
     """
     pads = node.ints_attribute("pads") or node.constants.get(_PADS)
     if not pads or node.input_shape(_PADDED_AXES) is not None:

@@ -60,8 +60,8 @@ def _quantized_splits(
         slices_weight = any(read is not None for read in split.inputs[1:])
         if weight_has_scale_per_channel and slices_weight:
             continue  # the chunk of the weight would need a chunk of its scales
-        # FREE: sums of integers are exact, so chunks of any length give the same bits. But columns keep their role,
-        # as `Graph` allows a FREE split to slice a weight in each chunk, which costs too much for columns.
+        # Sums of integers are exact, so chunks of any length give the same bits: their role is FREE. But columns keep
+        # the role COLUMNS, for which `Graph` refuses to slice the weight of a product again in each chunk.
         role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
         reads = dict(zip(operands, split.inputs, strict=True))
         splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))
