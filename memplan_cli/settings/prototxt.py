@@ -73,7 +73,7 @@ def _block(tokens: Iterator[_Token], name: _Token) -> Value:
     if token.kind == "colon":
         token = _next(tokens, token)
     if token.kind != "open":
-        raise invalid(token.at, f"expected {{ after mem_param, not {token.text!r}")
+        raise invalid(token.at, f"expected {{ after {name.text}, not {token.text!r}")
     entries: list[Entry] = []
     while (token := _next(tokens, token)).kind != "close":
         entries.extend(_field(tokens, token))
@@ -135,9 +135,13 @@ def _unquoted(token: str, at: Place) -> str:
     from google.protobuf.text_encoding import CUnescape  # type: ignore[import-untyped]
 
     try:
-        return str(CUnescape(token[1:-1]), "utf-8")
+        utf8 = CUnescape(token[1:-1])
     except ValueError as error:
         raise invalid(at, f"{token} has an escape that is none") from error
+    try:
+        return str(utf8, "utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid(at, f"{token} is no UTF-8 text") from error
 
 
 def _tokens(text: str, source: str) -> Iterator[_Token]:

@@ -64,9 +64,9 @@ def already_set(entry: Entry, first: Place) -> SettingsError:
 
 
 def entries(value: Value) -> tuple[Entry, ...]:
-    """Return the entries of a table, with the dotted key of each value in the place of the value.
+    """Return the entries of a table, with the dotted key of each value in ``value.at.key``.
 
-    The dotted key is the key of the table, if the table has a key, followed by the key of the entry.
+    An entry ``b`` of a table with the key ``a`` has the dotted key ``a.b``.
 
     Raises:
         SettingsError: the value is no table, or a key occurs twice.

@@ -49,6 +49,19 @@ def test_the_order_that_needs_less_is_recommended() -> None:
     assert best.settings.session["execution_order"] == min(peaks, key=lambda o: peaks[o] or 0)
 
 
+def test_a_memory_pattern_with_which_the_arena_holds_less_counts_as_less_memory() -> None:
+    text = HEAD + (
+        "g (float[2048] x) => (float[4096] y) { a = Exp(x) b = Neg(x) c = Neg(x) "
+        "d = Concat<axis=0>(c, c) y = Concat<axis=0>(c, a) }"
+    )
+    graph = ExecutedGraph(read_program(onnx.parser.parse_model(text)).program)
+    no_pattern = RuntimeSettings(session={"enable_mem_pattern": False})
+    best, without = (predict_settings(graph, base) for base in (RuntimeSettings(), no_pattern))
+    assert best.settings.session["enable_mem_pattern"]
+    assert (best.predicted.held or 0) < (without.predicted.held or 0)
+    assert best.rank < without.rank
+
+
 def test_a_fixed_order_stays() -> None:
     base = RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
     best = predict_settings(executed("a = Exp(x) y = Neg(a)"), base)

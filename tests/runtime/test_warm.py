@@ -116,6 +116,14 @@ def test_a_job_that_crashes_leaves_the_server_there(
     assert server.start_job(asked(tmp_path / "second", "pass")).wait(60) == 0
 
 
+def test_a_job_that_exits_with_a_text_has_code_1_and_its_text_in_the_log(
+    server: Server, tmp_path: Path
+) -> None:
+    job = asked(tmp_path / "exits", "sys.exit('no room')")
+    assert server.start_job(job).wait(60) == 1
+    assert Path(job.log).read_text() == "no room\n"
+
+
 def test_a_job_that_hangs_is_ended_after_its_time(server: Server, tmp_path: Path) -> None:
     job = server.start_job(asked(tmp_path / "hangs", "time.sleep(60)"))
     process, _ = processes(tmp_path / "hangs")

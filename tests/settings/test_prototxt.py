@@ -60,6 +60,14 @@ def test_a_prototxt_may_give_repeated_names_as_a_list() -> None:
         ("mem_param { optimize_train: [true] }", "f:1:29: expected a value for"),
         ('mem_param { exclude_blob: ["a" { ] }', "f:1:32: expected a value for"),
         ('mem_param { exclude_blob: ["a"', "f:1:28: the file ends after"),
+        (
+            r'mem_param { exclude_blob: "\xff" }',
+            r'f:1:27: "\xff" is no UTF-8 text',
+        ),
+        (
+            r'mem_param { exclude_blob: "\xgg" }',
+            r'f:1:27: "\xgg" has an escape that is none',
+        ),
         ("mem_param 3", "f:1:11: expected { after mem_param, not '3'"),
         ("mem_param {", "f:1:11: the file ends after '{'"),
         ("layer { mem_param { } }", "f:1:9: mem_param belongs to the net"),

@@ -63,6 +63,7 @@ def _sorted_block(
         file_nodes: the nodes of the same graph in the file. A dumped node is one of them if both have the same
             operator and an output with the same name.
     """
+    # By operator and output name, the key by which a dumped node is found in the file (`_products`).
     file_index = {
         product: index for index, node in enumerate(file_nodes) for product in _products(node)
     }
@@ -71,24 +72,25 @@ def _sorted_block(
     inserted: dict[VarId, Op] = {}  # the inserted Casts, by their float32 value
     for op in block.ops:
         dumped = dumped_nodes[op.source]
-        # One common product (operator and name of an output) is enough: unused outputs may be missing in a graph.
-        products_in_file = [product for product in _products(dumped) if product in file_index]
+        # Of several outputs one is enough: an unused output may be missing in the dump or in the file.
+        indices = [file_index[key] for key in _products(dumped) if key in file_index]
         float32_value = _value_of_inserted_cast(op)  # None for all other ops
-        if products_in_file:
-            index = file_index[products_in_file[0]]
-            from_file.append((index, _with_sorted_bodies(op, dumped, file_nodes[index])))
+        if indices:
+            in_file = file_nodes[indices[0]]
+            from_file.append((indices[0], _with_sorted_bodies(op, dumped, in_file)))
         elif float32_value is not None:
             inserted[float32_value] = op
         else:
             inlined.append(op)  # the bodies of such an op keep the order of the dump
     file_ops = [op for _, op in sorted(from_file, key=itemgetter(0))]
-    # A Cast is made at the first op that reads or writes its float32 value, so all ops are needed to order them.
+    # ONNX Runtime inserts the Casts in the order of the first ops that read or write their float32 values.
     casts = _in_order_of_insertion(inserted, block.ops)
     return replace(block, ops=(*file_ops, *inlined, *casts))
 
 
 def _with_sorted_bodies(op: Op, dumped: NodeProto, in_file: NodeProto) -> Op:
-    """Return an op with its bodies sorted by `_sorted_block`, from the op's node in the dump and that in the file."""
+    """Return an op with sorted bodies (`_sorted_block`). Its node is ``dumped`` in the dump, and ``in_file`` in the file."""
+    # The bodies of the op are in the order of ``dumped``, from which they were read. In the file they are found by name.
     file_graphs = dict(subgraphs(in_file))
     bodies = tuple(
         _sorted_block(body, graph.node, file_graphs[name].node)

@@ -183,7 +183,7 @@ class SessionLoading:
             memory.free(block)
 
     def _pack(self) -> None:
-        """Simulate how kernels pack constant operands, node by node, and free those without readers."""
+        """Simulate how kernels pack weights, node by node, and free weights that all readers have packed."""
         reads_of_op: dict[int, list[WeightRead]] = {}  # by the id of the op object
         readers: Counter[VarId] = Counter()
         for read in weight_reads(self.program):
@@ -199,8 +199,8 @@ class SessionLoading:
     ) -> None:
         """Simulate how ONNX Runtime packs weights for the ops of a block, and then for the ops in their bodies.
 
-        A weight is either on the heap or in a mapped file, and is freed when its last reader has packed it. Only a
-        weight on the heap stays if that reader is in a body inside the block of the weight.
+        A weight is freed once its last reader has packed it, if that reader is in the block of the weight. If the
+        reader is in an inner body, a weight in a mapped file is freed too, but a weight on the heap never (measured).
 
         Args:
             block: the main graph or a body.
@@ -215,11 +215,11 @@ class SessionLoading:
                 readers[read.weight] -= 1
                 is_own_weight = self.program.vars[read.weight].block == block.path
                 if is_own_weight and not readers[read.weight]:
-                    self._free_weight(read.weight)  # on the heap or mapped
+                    self._free_weight(read.weight)
         for op in [op for op in block.ops if op.bodies]:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
-            # A mapped weight is freed too if its last reader is in a body. A weight on the heap is not (measured).
+            # Weights whose last reader was in one of these bodies: only mapped ones are freed.
             for var in [var for var in self._mapped_weights if readers[var] == 0]:
                 self._unmap_weight(var)
 

@@ -201,7 +201,7 @@ class PageSet:
     _bounds: list[int] = field(default_factory=list)
 
     def count(self, first: int = 0, end: int = sys.maxsize) -> int:
-        """Return how many pages from ``first`` up to ``end`` are in the set."""
+        """Return how many of the pages from ``first`` up to ``end``, at least one page, are in the set."""
         start, stop = bisect_right(self._bounds, first), bisect_left(self._bounds, end)
         inside = self._bounds[start:stop]
         # After an odd number of bounds a range has begun and not ended: the two pages cut such a range.

@@ -31,19 +31,15 @@ def panel_bytes(rows: int, columns: int) -> int:
     return rows * -(-columns // PROFILE.matrix_panel) * PROFILE.matrix_panel * _FLOAT
 
 
-def _matrix(op: Op, dims: Dims) -> int:
-    """Return the bytes of a packed matrix; a kernel packs no operand of another rank."""
+def _matrix_bytes(op: Op, dims: Dims) -> int:
+    """Return the bytes of a packed matrix, transposed first if the op has ``transB``; 0 for another rank."""
     if len(dims) != 2:
         return 0
-    rows, columns = dims
-    return (
-        panel_bytes(columns, rows)
-        if op.attributes.get("transB")
-        else panel_bytes(rows, columns)
-    )
+    rows, columns = reversed(dims) if op.attributes.get("transB") else dims
+    return panel_bytes(rows, columns)
 
 
-def _recurrent(_: Op, dims: Dims) -> int:
+def _recurrent_bytes(_: Op, dims: Dims) -> int:
     """Return the bytes of packed weights with dims ``directions, gates * hidden, inputs``."""
     if len(dims) != 3:
         return 0
@@ -51,7 +47,7 @@ def _recurrent(_: Op, dims: Dims) -> int:
     return directions * panel_bytes(rows, columns)
 
 
-def _transposed(op: Op, dims: Dims) -> int:
+def _transposed_bytes(op: Op, dims: Dims) -> int:
     """Return the bytes of ConvTranspose filters, transposed for each group unless one dim is 1."""
     groups = op.attributes.get("group", 1)
     rows = dims[0] // groups if isinstance(groups, int) and groups and dims else 0
@@ -62,14 +58,14 @@ PackingRule = Callable[["Op", Dims], int]
 """Return the bytes of the packed copy of an operand, given its dims."""
 
 PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, PackingRule]] = {
-    (ONNX, "MatMul"): {1: _matrix},
-    (ONNX, "Gemm"): {1: _matrix},
-    (MICROSOFT, "FusedMatMul"): {1: _matrix},
-    (MICROSOFT, "FusedGemm"): {1: _matrix},
-    (MICROSOFT, "Attention"): {1: _matrix},
-    (ONNX, "ConvTranspose"): {1: _transposed},
-    (ONNX, "LSTM"): {1: _recurrent, 2: _recurrent},
-    (ONNX, "GRU"): {1: _recurrent, 2: _recurrent},
+    (ONNX, "MatMul"): {1: _matrix_bytes},
+    (ONNX, "Gemm"): {1: _matrix_bytes},
+    (MICROSOFT, "FusedMatMul"): {1: _matrix_bytes},
+    (MICROSOFT, "FusedGemm"): {1: _matrix_bytes},
+    (MICROSOFT, "Attention"): {1: _matrix_bytes},
+    (ONNX, "ConvTranspose"): {1: _transposed_bytes},
+    (ONNX, "LSTM"): {1: _recurrent_bytes, 2: _recurrent_bytes},
+    (ONNX, "GRU"): {1: _recurrent_bytes, 2: _recurrent_bytes},
 }
 """Rules by domain and operator, then by position of the operand: a float32 constant."""
 

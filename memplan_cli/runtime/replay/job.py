@@ -388,8 +388,8 @@ class _Replay:
             if self._digest(self.places[name]) != digest
         ]
 
-    def array(self, name: str) -> Any:  # noqa: ANN401 - array or list
-        """Return a copy of a tensor as an array, or a list or dict of arrays."""
+    def array(self, name: str) -> Any:  # noqa: ANN401 - array, list or dict
+        """Return a tensor as an array, or the list or dict of a sequence or map."""
         if self._is_placed(name):
             place = self.places[name]
             data = self.arenas[place.arena].read(place.offset, place.bytes)
@@ -397,6 +397,7 @@ class _Replay:
                 return unpacked(data, place.dtype, place.shape)
             return np.frombuffer(data, place.dtype).reshape(place.shape)
         value = self.values[name]
+        # Lists, dicts and arrays of strings are kept as they are, all other values as ``OrtValue``.
         return value if _is_unbindable(value) else array_of(value)
 
     def _is_placed(self, name: str) -> bool:

@@ -59,17 +59,15 @@ def bound_placements(
 ) -> tuple[list[BoundPlacement], dict[str, str]]:
     """Return the tensors that have a place, and the reason for each tensor without one, by its id.
 
-    A plan counts offsets and sizes in the unit of their arena, and time in ticks: a node of the top
-    block has one tick, or several if it has subgraphs.
+    A plan counts offsets and sizes in the unit of their arena; the result counts bytes.
     """
     units = {arena.id: _value(arena.unit, dims) for arena in plan.arenas}
-    node_at_tick = _top_node_at_tick(plan)
-    last_ticks = _last_ticks(plan)
+    last_nodes = _last_nodes(plan)
     placements: list[BoundPlacement] = []
+    # Pinned tensors are "unplanned", because they share no memory, but they have a place: they are in ``by_id``.
     unplaced = {
         refusal.name: refusal.reason  # the name is the id of the tensor, such as ``block/name``
         for refusal in plan.report.unplanned
-        # Pinned tensors are among the unplanned ones, because they share no memory, but have a place.
         if refusal.name not in plan.by_id
     }
     for tensor in plan.tensors:
@@ -80,8 +78,6 @@ def bound_placements(
             unplaced[tensor.id] = "its size depends on a dim without a value"
             continue
         buffer = _buffer(tensor)
-        # None for outputs of the model: they are needed at a tick after that of the last node.
-        last_node = node_at_tick.get(last_ticks[buffer])
         placements.append(
             BoundPlacement(
                 name=tensor.name,
@@ -91,7 +87,7 @@ def bound_placements(
                 bytes=tensor.bytes * unit,
                 arena=str(tensor.arena),
                 offset=tensor.offset * unit,
-                freed_after=None if tensor.pinned else last_node,
+                freed_after=None if tensor.pinned else last_nodes[buffer],
                 pinned=tensor.pinned is not None,
                 buffer=buffer,
             )
@@ -105,12 +101,16 @@ def _value(dim: int | str, dims: Mapping[str, int]) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _last_ticks(plan: Plan) -> dict[str, int]:
-    """Return the last tick at which each buffer is needed, by any tensor that lies in it."""
-    ends: dict[str, int] = {}
+def _last_nodes(plan: Plan) -> dict[str, int | None]:
+    """Return the last node of the top block that needs each buffer, as a position in the plan's order.
+
+    None for a buffer that is needed after the last node, such as that of an output of the model.
+    """
+    ends: dict[str, int] = {}  # in ticks: a node has one tick, or several if it has subgraphs
     for tensor in plan.tensors:
         ends[_buffer(tensor)] = max(ends.get(_buffer(tensor), 0), tensor.last)
-    return {buffer: end - 1 for buffer, end in ends.items()}
+    node_at_tick = _top_node_at_tick(plan)
+    return {buffer: node_at_tick.get(end - 1) for buffer, end in ends.items()}
 
 
 def _buffer(tensor: Placement) -> str:

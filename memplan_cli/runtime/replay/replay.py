@@ -116,7 +116,9 @@ class ReplayResult:
 
 
 def replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
-    """Check a plan, and then run its written model inside it.
+    """Check a plan, and then run the model written for it, op by op, with each tensor at its offset.
+
+    The replay fails if the plan is invalid, or if the outputs differ from those of an ordinary run.
 
     Raises:
         RuntimeUnavailableError: weights or provider are missing, or the model does not run.
@@ -129,7 +131,7 @@ def replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
 
 
 def replay_unchecked(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
-    """Run a model inside a plan, as `replay`, without checking the plan first.
+    """Do the run of `replay` without checking the plan first.
 
     If the model has random ops, a copy with seeds is run, so that the whole graph and each op
     alone draw the same numbers.

@@ -151,8 +151,9 @@ def _compare_first_runs(
 ) -> Validation | None:
     """Compare the first runs of two models; None if the first run of the original differs in a new process.
 
-    ``models`` are the original and the written model, or copies of them with seeds; ``settings`` are those of the
-    written one. Outputs of the original are saved in the ``save_to`` folders of the ``inputs``.
+    Later runs differ from the first one, by random ops or because each run changes the next one. ``models`` are the
+    original and the written model, or copies of them with seeds; ``settings`` are those of the written one. Outputs
+    of the original are saved in the ``save_to`` folders of the ``inputs``.
 
     Raises:
         RuntimeUnavailableError: the original does not run.
@@ -193,19 +194,21 @@ def _compare_within_noise(
     original_settings: RuntimeSettings,
     folder: Path,
 ) -> Validation:
-    """Compare all runs, with a tolerance widened by the differences of the original's own runs.
+    """Run the written model, and compare all its runs with the saved outputs of the original's first run.
+
+    The tolerance is widened by the differences of the original's own runs.
 
     Args:
-        baseline: the original's runs, under the settings of the baseline.
+        baseline: the original's runs.
         path: the written model.
-        settings: of its session.
-        original_settings: of the original's runs to compare with.
-        folder: where the outputs of these runs are saved, if they are not those of the baseline.
+        settings: under which the written model runs.
+        original_settings: under which the original runs. If the baseline has other settings, it runs again.
+        folder: for the outputs of the original, if it runs again.
     """
     check = baseline.check
     # Each input set names the folder in which the outputs of the original's first run are saved.
     inputs, original_runs = baseline.inputs, baseline.record
-    if original_settings != baseline.settings:  # the original runs again, under these settings
+    if original_settings != baseline.settings:
         inputs = _with_output_folders(folder, "noisy", inputs)
         saving = baseline.run_spec(baseline.path, original_settings, inputs)
         original_runs = run_model(

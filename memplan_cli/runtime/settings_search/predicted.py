@@ -303,10 +303,10 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
 
 
 def _kernel_options(executed: ExecutedGraph) -> RuntimeSettings:
-    """Return the options of a device's kernels that bound their workspace; none on the CPU.
+    """Return options that bound the workspace of convolutions on a device; empty on the CPU or without convolutions.
 
-    By default the first run times the algorithms that cuDNN has for a convolution, with the workspace that the
-    largest wants (core/providers/cuda/nn/conv_8.h). Never measured.
+    Without these options the first run times all algorithms of cuDNN, each with the workspace that it asks for
+    (core/providers/cuda/nn/conv_8.h). How much memory the options save was never measured.
     """
     has_convolution = any("Conv" in op.type for _, op in walk(executed.program.body))
     if executed.provider == CPU or not has_convolution:
@@ -334,10 +334,10 @@ def _in_arena(
 def _with_pattern(
     executed: ExecutedGraph, choice: SettingsChoice, workspace: Mapping[str, int]
 ) -> SettingsChoice:
-    """Return a choice with a memory pattern if that makes runs shorter and costs hardly any memory.
+    """Return a choice with a memory pattern if that makes runs shorter and costs hardly any memory, else ``choice``.
 
-    Otherwise the choice itself is returned. With a pattern the first run requests each tensor, and each
-    later run one block for all tensors.
+    With a pattern the first run requests each tensor, and each later run one block for all tensors. The arena is
+    one region, in which each of these runs fits.
     """
     if executed.provider != CPU:
         return choice  # what a pattern saves was measured on the CPU only
@@ -356,8 +356,8 @@ def _with_pattern(
     if held is None:  # more than the limit
         return choice
     with_pattern = _in_arena(executed, settings, traces, ArenaChoice(one_region(held), held))
-    # These bytes are left out of the rank: a file must not lose to another one by bytes that save time.
-    return replace(with_pattern, bytes_for_speed=held - held_before)
+    # Additional bytes are left out of the rank: a file must not lose to another one by bytes that save time.
+    return replace(with_pattern, bytes_for_speed=max(held - held_before, 0))
 
 
 def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:

@@ -85,11 +85,11 @@ class WrittenModel:
 
     @property
     def may_keep_budget(self) -> bool:
-        """Whether its plan may have copies of ops, or chunks, which keep live tensors within a budget.
+        """Whether the plan may keep live tensors within a budget, by copies of ops or by chunks.
 
-        Plans that are spoiled by optimization usually have them. A file that was optimized offline does not count:
-        ``spoiled_by_optimization`` is set for it whatever its plan has.
+        Optimization would undo copies and chunks, so files with such plans are ``spoiled_by_optimization``.
         """
+        # A file that was optimized offline is always marked as spoiled, whatever its plan has.
         return self.spoiled_by_optimization and not self.optimized_offline
 
 
@@ -198,19 +198,17 @@ class Prediction:
     def best_choice(self) -> SettingsChoice:
         """Return the settings of the least predicted memory with which runs take about the original's time.
 
-        The file is run without optimization unless that is estimated to be slower, or needs more memory.
+        A run without optimization is left out if it is estimated to be slower.
         """
         if self.may_run_either_way and is_slower_unoptimized(
             self._program, self.baseline.dims, self.original.executed
         ):
             return self.optimized_choice()
+        # By predicted memory. Of equal choices the first is returned, which has optimization.
         return min(self.choices(), key=attrgetter("rank"))
 
     def choices(self) -> tuple[SettingsChoice, ...]:
-        """Return the best settings by prediction with optimization, and then those without it.
-
-        One of them only if the written model may not run either way.
-        """
+        """Return the best predicted settings with optimization and those without; only one if the other is not allowed."""
         if self.may_run_either_way:
             return self.optimized_choice(), self.unoptimized_choice()
         if self.unoptimized_only:
@@ -251,6 +249,7 @@ class Prediction:
         baseline, settings = self.baseline, without_fusions(fusions)
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
         executed = observed_graph(self.written.path, settings, conditions)
+        # Later runs may have other dims than those that are assumed. A memory pattern does not change the graph.
         base = without_pattern_if_assumed(settings, baseline.binding.assumed)
         choice = predict_settings(executed, base, baseline.record.workspace)
         return replace(choice, notes=(f"without {', '.join(fusions)}",))

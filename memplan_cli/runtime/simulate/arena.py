@@ -128,8 +128,8 @@ def held_after_runs(
 
 
 def best_fit_height(trace: AllocationTrace) -> int:
-    """Return the bytes that best fit needs in one region without end, if no part of a chunk stays unused."""
-    # One dead byte is rounded up to a unit, so any rest of a chunk is split off.
+    """Return the highest end of an allocation, in bytes, if best fit serves a run in one region without end."""
+    # With ``max_dead_bytes=1``, free memory that is larger than a request is always split: nothing stays unused.
     arena = SimulatedArena(ArenaSettings(initial=UNLIMITED, max_dead_bytes=1))
     arena.run(trace)
     ends = (  # in units of `CHUNK` bytes

@@ -125,11 +125,10 @@ class _Tracer:
 
 
 def _arena_height(trace: AllocationTrace) -> int:
-    """Return the bytes held by an arena whose first region is as large as `best_fit_height`.
+    """Return the bytes that an arena holds after one run, if its first region is as large as `best_fit_height`.
 
-    `best_fit_height` simulates a region without end, and an end can change which free chunk fits best. Say 8 units are
-    free between tensors, and 6 units at the end: a request of 5 units gets the end. Requests of 3 and 6 units that
-    follow need a second region; without an end, 5 and 3 units lie between the tensors.
+    `best_fit_height` assumes a region without end. In a region with an end, a small request may get the free memory
+    at the end, because that fits best, and a larger request needs another region. The result counts all regions.
     """
     height = rounded_up(best_fit_height(trace))
     later_regions = CHUNK  # the smallest size, which is doubled until the request fits

@@ -220,10 +220,10 @@ class Frame:
 
         1. in an output of the control-flow op, if it is one of ``outer_results``: the outer frame allocates that;
         2. in the memory of another value, if the planner shares it: nothing is allocated;
-        3. in its place in ``pattern``, the memory layout of an earlier frame: `execute` has allocated all of it;
+        3. in its place in ``pattern``, if there is one for this size: `execute` has allocated all of the pattern;
         4. else in an allocation of its own.
         """
-        # An optional output that the op does not have, or an output of an If or a Scan, allocated by an earlier call.
+        # The op lacks this optional output, or has bodies and allocated the output before they ran.
         if not var or var in self.allocations:
             return
         self._set_key(var)
@@ -237,11 +237,11 @@ class Frame:
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
-        is_in_patterns = kind is BufferKind.NEW and not is_text
-        if is_in_patterns and self.pattern is not None and self.pattern.holds(var, size):
-            return  # 3
-        if is_in_patterns and self.traced_pattern is not None:
-            self.traced_pattern.allocate(var, size)  # for later frames: this one found none
+        if kind is BufferKind.NEW and not is_text:  # only such values have places in patterns
+            if self.pattern is not None and self.pattern.holds(var, size):
+                return  # 3
+            if self.traced_pattern is not None:  # then there is no ``pattern`` yet
+                self.traced_pattern.allocate(var, size)  # for later frames
         self.allocations[var] = self.simulator.recorder.allocate(size)  # 4
 
     def observed_iterations(self, body: Block) -> int | None:
@@ -368,11 +368,11 @@ def _branch(frame: Frame, op: Op) -> Block:
 def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
     """Return the most live bytes of a branch, by a trial that leaves the current run unchanged."""
     recorder = TraceRecorder()
-    trial = replace(
+    trial = replace(  # all state of the run begins anew
         frame.simulator, recorder=recorder, patterns={}, frame_counts=Counter(), keys={}
     )
-    # Outputs of the branch are outputs of the If, which an outer frame allocates. Without an outer frame nothing
-    # does: these bytes are left out, as both branches need them.
+    # Both branches need the outputs of the If, so their bytes are left out: outputs in this mapping belong to the
+    # outer frame, and there is none.
     outer_results = dict(zip(body.outputs, op.outputs, strict=True))
     trial.run_block(body, op, outer_results, outer=None)
     return recorder.peak
@@ -400,16 +400,16 @@ def _run_loop(frame: Frame, op: Op) -> None:
     scan_outputs: dict[int, None] = {}  # an ordered set of allocations
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
-        # The body may have passed on an old value as a new one, or as a scan output: such a value stays.
-        passed_on = {*state.values(), *scan_outputs}
-        _free_distinct(recorder, [i for i in old_state.values() if i not in passed_on])
+        # The body may have passed on a value of the old state, as a new value or as a scan output.
+        in_use = {*state.values(), *scan_outputs}
+        _free_distinct(recorder, [i for i in old_state.values() if i not in in_use])
+        # By the dims of the carried values the body finds its memory pattern.
         _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
-        # An output of the body may be one of its inputs. Then it has the allocation of that input.
-        can_pass_on = dict(state)
-        # The output condition may be a constant, without an allocation. Then that of the first condition stands for it.
-        can_pass_on.setdefault(body.outputs[0], condition)
-        results = _run_iteration(frame, op, can_pass_on)
+        # An output of the body may be one of its inputs, and then has the allocation of that input. A constant output
+        # condition has none: the first condition's stands for it, and so is freed at the end of the Loop.
+        input_allocations = {body.outputs[0]: condition} | state
+        results = _run_iteration(frame, op, input_allocations)
         old_state = state  # freed in the next iteration
         written = zip(body.inputs[1:], results[:state_count], strict=True)
         state = {var: index for var, index in written if index is not None}
@@ -435,18 +435,18 @@ def _free_distinct(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
         recorder.free(index)
 
 
-def _run_iteration(frame: Frame, op: Op, can_pass_on: Allocations) -> list[int | None]:
+def _run_iteration(frame: Frame, op: Op, input_allocations: Allocations) -> list[int | None]:
     """Run the body of a Loop once, and return the allocation of each of its outputs.
 
-    An output may be a value from outside of the body, which the body passes on. Its allocation is in ``can_pass_on``;
-    None if the Loop does not have to free it.
+    An output may be a value from outside of the body, which the body passes on. Its allocation is in
+    ``input_allocations``; None if the Loop does not have to free it.
     """
     (body,) = op.bodies
     # The body writes nothing into outputs of the Loop, which are made after the last iteration.
     results = frame.simulator.run_block(body, op, outer_results={}, outer=frame)
     # Variables that share memory have one allocation, that of the variable in `buffer`.
     buffer = frame.simulator.plans[body.path].buffer
-    allocations = can_pass_on | results
+    allocations = input_allocations | results
     return [allocations.get(buffer.get(var, var)) for var in body.outputs]
 
 
@@ -462,9 +462,10 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
     """Return how often a Loop iterates, or `_ITERATIONS_TO_REPEAT` if no run was observed.
 
     Raises:
-        UnknownBytesError: no run was observed, and the size of its scan outputs depends on it.
+        UnknownBytesError: no run was observed, and the Loop has scan outputs: their size depends on the iterations.
     """
     iterations = frame.observed_iterations(op.bodies[0])
+    # A body returns the next state, of which the condition is one value, and then its scan outputs.
     has_scan_outputs = len(op.bodies[0].outputs) > _loop_state_count(op)
     if iterations is None and has_scan_outputs:
         raise UnknownBytesError(f"iterations of {op.label}")

@@ -182,9 +182,8 @@ def _held_by(
 
     Above ``limit`` bytes the simulation stops, and the result only tells that the limit is exceeded.
     """
-    return ArenaChoice(
-        arena, held_after_runs(trace, ArenaSettings.from_settings(arena), limit=limit)
-    )
+    settings = ArenaSettings.from_settings(arena)
+    return ArenaChoice(arena, held_after_runs(trace, settings, runs=2, limit=limit))
 
 
 def _totals(lowest: int, highest: int) -> Iterator[int]:

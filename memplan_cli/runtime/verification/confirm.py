@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Search
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import TimeRatio, Validation
-    from memplan_cli.runtime.run.run_model import RunRecord
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.settings_search.written_model import Prediction
 
@@ -94,15 +93,15 @@ class Confirmation:
         return self._has_passed(self.run)
 
     def optimize_if_rejected(self) -> None:
-        """Run the model with the runtime's optimization if its outputs differ, or it is slower than allowed.
+        """Run the model with the runtime's optimization if its outputs differ, or if it is slower than allowed.
 
-        Updates ``choice``, ``run`` and ``notes``, and ``time`` if the outputs are equal. If the model is optimized
-        already, or must not be, only its time is measured.
+        Updates ``choice``, ``run`` and ``notes``, and ``time`` if the outputs are equal. A model that is optimized
+        already, or must not be, does not run again.
         """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
         if may_be_optimized and self.verdict.has_other_outputs:
             self._optimize_for_equal_outputs()
-        if self.passed:
+        if self.passed:  # a model with other outputs is rejected, however fast it is
             self._measure_time_and_optimize_if_slower()
 
     def choose_idle_arena(self, progress: Progress) -> None:
@@ -190,9 +189,10 @@ class Confirmation:
         return run_written(self._baseline, self._written.path, choice.settings, graph=graph)
 
     def _optimize_for_equal_outputs(self) -> None:
-        """Run with the runtime's optimization after a run without it had other outputs.
+        """Run with the runtime's optimization after a run without it had other outputs than the original.
 
-        Fused kernels round differently, so that the original's outputs under the defaults may need them.
+        By default the original runs with fused kernels, which round differently. The written model may need the
+        same kernels for the same outputs.
         """
         self.choice = self.prediction.optimized_choice()
         self.run = self._run(self.choice)
@@ -245,24 +245,25 @@ class Confirmation:
         if record.failure is not None or file is None:
             return self.prediction.file_graph()
         if file not in self._graphs:
-            self._graphs[file] = self._graph_of_run(record)
+            self._graphs[file] = self._graph_of_run()
         return self._graphs[file]
 
-    def _graph_of_run(self, record: RunRecord) -> ExecutedGraph:
-        """Return the graph that a run wrote, with all that predictions from it need.
+    def _graph_of_run(self) -> ExecutedGraph:
+        """Return the graph that the reported run wrote, with all that predictions from it need.
 
         That is, besides the ops: the sizes, branches and iteration counts that depend on data, as observed in the
         run, and the recorded order of the ops, if their order cannot be predicted.
         """
-        graph = graph_of_run(record, self._baseline.dims)
+        run = self.run
+        graph = graph_of_run(run.record, self._baseline.dims)
         if needs_observation(graph) and graph.observed is None:
-            # Node names are missing or occur twice, so nothing was observed in this run. The predicted graph has the
-            # observation of the original's run.
-            predicted_graph = self.prediction.graph_under(self.run.settings)
+            # Node names are missing or occur twice, so nothing was observed in this run. The baseline's run of the
+            # original observed the same sizes, and the predicted graph has them.
+            predicted_graph = self.prediction.graph_under(run.settings)
             graph = replace(graph, observed=predicted_graph.observed)
-        if has_unpredictable_order(self.run.settings):
+        if has_unpredictable_order(run.settings):
             # Without names of nodes no order is recorded, and the order of the dump is the best guess.
-            graph = with_recorded_order(graph, record) or graph
+            graph = with_recorded_order(graph, run.record) or graph
         return graph
 
     def runtime_summary(self) -> RuntimeSummary:

@@ -108,8 +108,11 @@ def _do_and_exit(request: Request, server_pid: int) -> NoReturn:
         module, _, name = request.function.partition(":")
         getattr(importlib.import_module(module), name)(*request.arguments)
         code = 0
-    except SystemExit as error:  # as Python: no code is 0, and a text is 1
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except SystemExit as error:
+        if isinstance(error.code, int | None):
+            code = error.code or 0
+        else:  # a text: as in Python, it is printed, and the code is 1
+            sys.stderr.write(f"{error.code}\n")
     except BaseException:  # noqa: BLE001 - the exit code tells that the job has failed
         traceback.print_exc()
     finally:

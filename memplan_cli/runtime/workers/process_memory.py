@@ -356,22 +356,22 @@ class SessionMeter:
         self._run_peaks.append(now.highest if now else 0)
 
     def note_after_run(self) -> None:
-        """Record the memory of the process between two runs, without the outputs of a run if they are dropped.
+        """Record the memory of the process between two runs, and reset the highest size for the next run.
 
-        Comparing outputs takes memory too; resetting the highest size leaves it out.
+        The caller has compared the outputs of the run before, and has dropped them if they are not to be counted.
         """
         now, heap = resident(), heap_use()
         if now is not None:
             self._after_runs.append(now)
         if heap is not None:
             self._heaps.append(heap)
-        reset_highest()
+        reset_highest()  # the memory in which outputs were compared does not count for the next run
 
     def result(self, arena_bytes: Sequence[int] = ()) -> ProcessBytes | None:
         """Return the bytes that the session took, without its profile; None if the system does not provide them.
 
-        The profile is the profiler's record of all runs so far, which grows with each run. ``arena_bytes`` are the
-        bytes of the arena after each run, in order; empty if the session makes no profile.
+        ``arena_bytes`` are the bytes of the arena after each run, by which the profile is told from the rest of the
+        heap; empty if the session makes no profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
@@ -380,7 +380,7 @@ class SessionMeter:
             return None
         if not self._after_runs:  # before the first run the profile is empty
             return total
-        # For each run, the profile of all runs up to its end.
+        # At the end of each run, the profiler's record of all runs so far. All are 0 without a profile.
         profiles = self._resident_profile_bytes(arena_bytes)
         peaks_and_profiles = zip(self._run_peaks, profiles, strict=True)
         peak = max(peak - profile for peak, profile in peaks_and_profiles) - self.before.now
@@ -395,17 +395,17 @@ class SessionMeter:
         )
 
     def _resident_profile_bytes(self, arena_bytes: Sequence[int]) -> list[int]:
-        """Return by how many bytes the profile has made the process larger, at the end of each run.
+        """Return the bytes by which the profile has made the process larger, at the end of each run.
 
-        The profiler keeps the events of all runs so far on the heap. ``arena_bytes`` are the bytes of the arena in
-        each run, empty without a profile.
+        The profile is a list of events on the heap, to which each run adds the same number of bytes. ``arena_bytes``
+        are the bytes of the arena after each run; empty without a profile, and then the result is all 0.
         """
-        events_of_a_run = 0
-        # The first two runs leave more on the heap than their events, so the events are measured from a third run on.
+        event_bytes = 0  # of one run
+        # The first two runs leave further memory on the heap, so only the last of three or more is measured.
         if min(len(arena_bytes), len(self._heaps)) >= 3:
             heap_growth = self._heaps[-1].used - self._heaps[-2].used
-            arena_growth = arena_bytes[-1] - arena_bytes[-2]
-            events_of_a_run = max(heap_growth - arena_growth, 0)
+            arena_growth = arena_bytes[-1] - arena_bytes[-2]  # the arena lies on the heap too
+            event_bytes = max(heap_growth - arena_growth, 0)
         # The first events fill holes of the heap, which are resident anyway.
         run_counts = range(1, len(self._run_peaks) + 1)
-        return [max(runs * events_of_a_run - self._hole_bytes, 0) for runs in run_counts]
+        return [max(runs * event_bytes - self._hole_bytes, 0) for runs in run_counts]
