@@ -64,12 +64,13 @@ def threshold_of_runs(run_config: Mapping[str, str]) -> int:
 
 @contextmanager
 def release_after_loading(run_config: Mapping[str, str]) -> Iterator[None]:
-    """Return the memory to the system that a session, created in this block, no longer needs.
+    """Give free memory back to the system after a session was created in the ``with`` statement.
 
     Packing weights and folding constants leave up to a quarter of the size of the session free.
     ``run_config`` are the run entries of the session.
     """
-    with map_large_blocks(threshold_of_runs(run_config)):
+    # The run entries only set the threshold for runs of the session, after the ``with`` statement.
+    with map_large_blocks(threshold_afterwards=threshold_of_runs(run_config)):
         yield
     trim_heap()
 

@@ -156,7 +156,8 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
         for axis, dim in enumerate(dims):
             is_first = axis == 0 and len(dims) > 1
             symbols = symbols_by_text.get(str(dim))
-            if symbols is None:  # a number, or inside a sequence or optional
+            # `input_symbols` has the texts of dims of tensors, but no numbers, and no dims in a sequence or optional.
+            if symbols is None:
                 symbols = symbols_of(dim)  # none of a number
             for symbol in sorted(symbols):  # the order of a set varies
                 is_leading[symbol] = is_first or is_leading.get(symbol, False)
@@ -183,15 +184,15 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> str:
     """Return the text of an input's dim such that a parser of expressions reads it right.
 
-    A name with special characters gets backquotes: ``sequence-length`` would be a difference. ``symbols_by_text``
-    has the symbols in each text of a dim (`input_symbols`): ``past`` and ``sequence`` for ``past+sequence``, but
-    for ``sequence-length``, if this is a name, only the name.
+    ``symbols_by_text`` (`input_symbols`) decides whether the text is an expression or one name:
+
+    - ``past+seq`` with the symbols ``past`` and ``seq`` is an expression, and returned as it is.
+    - ``max-length`` with the symbol ``max-length`` is a name, and gets backquotes: it would be read as a difference.
     """
-    # The text itself; but ``min (a, b)`` for ``min(a, b)``, which without the space would be a call of a function.
-    symbol_of_name = as_name(text)
-    if symbols_by_text[text] == {symbol_of_name}:
-        return quote_name(symbol_of_name)
-    return text  # an expression
+    # The symbol if the text is one name: the text, but ``min (a, b)`` for ``min(a, b)``, which looks like a call.
+    name = as_name(text)
+    is_name = symbols_by_text[text] == {name}
+    return quote_name(name) if is_name else text
 
 
 def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

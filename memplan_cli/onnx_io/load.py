@@ -179,20 +179,17 @@ def _non_ascii_node_texts(graph: GraphProto) -> list[str | bytes]:
 
 
 def _digest_parts(graph: GraphProto) -> Iterator[bytes]:
-    """Yield the inputs, outputs, weights (without data) and nodes of a graph as bytes."""
+    """Yield the inputs, outputs, weights (without data) and nodes (without annotations) of a graph as bytes."""
     for value in (*graph.input, *graph.output):
         yield value.name.encode() + value.type.SerializeToString(deterministic=True)
     for tensor in graph.initializer:
         yield f"{tensor.name}:{tensor.data_type}:{list(tensor.dims)}".encode()
     for node in graph.node:
-        yield _bare(node).SerializeToString(deterministic=True)
+        yield _without_annotations(node).SerializeToString(deterministic=True)
 
 
-def _bare(node: NodeProto) -> NodeProto:
-    """Return what `graph_digest` covers of a node.
-
-    The node and the nodes, inputs and outputs of its subgraphs are without metadata and doc strings, and
-    the subgraphs are without value_info.
+def _without_annotations(node: NodeProto) -> NodeProto:
+    """Return a node without metadata and doc strings, also in its subgraphs, which are without value_info too.
 
     The node itself is returned if it has no subgraphs, metadata or doc string, else a copy.
     """

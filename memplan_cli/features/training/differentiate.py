@@ -110,8 +110,9 @@ def _forward_nodes(
 
 
 def _unknown_loss(loss: str, graph: GraphProto) -> SettingsError:
-    """Return the error for a loss that no node computes, with names of tensors like it."""
+    """Return the error for a loss that no node computes, with the names of up to three tensors like it."""
     computed = [name for node in graph.node for name in node.output if name]
+    # Without similar names, those of graph outputs are given: the loss is usually one of them.
     near = get_close_matches(loss, computed, n=3) or [value.name for value in graph.output]
     return SettingsError(
         f"the model computes no tensor {loss!r}, which was named as the loss",

@@ -51,6 +51,7 @@ def first_archive(model: ModelProto, step: TrainStep, folder: Path) -> bytes:
         ModelError: the data file of a weight cannot be read.
     """
     archive = io.BytesIO()
+    # All names begin with ``in.``, so none is that of a parameter of `numpy.savez`, such as ``file``.
     values: dict[str, Any] = {**first_feeds(model, step, folder)}
     np.savez(archive, **values)
     return archive.getvalue()

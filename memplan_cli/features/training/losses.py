@@ -192,8 +192,9 @@ def _softmax_input(graph: GraphProto, name: str, axis: int, rank: int) -> str:
     The loss applies LogSoftmax to the result; after a Softmax that would be a second one.
     """
     node = producer_nodes(graph.node).get(name)
-    if node is None or node.op_type != "Softmax":
+    if node is None or node.op_type != "Softmax" or node.domain:
         return name
+    # The default is -1 in the opsets that `prepare` returns.
     softmax_axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
     return str(node.input[0]) if softmax_axis % rank == axis else name
 

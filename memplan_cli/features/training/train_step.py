@@ -233,11 +233,11 @@ def _set_training_mode(node: NodeProto) -> None:
 def _separate_statistic(
     model: ModelProto, node: NodeProto, index: int, shared: Parameter, name: str
 ) -> Parameter:
-    """Let a node read a statistic of its own, a new graph input, instead of one that is updated elsewhere.
+    """Give a BatchNormalization a running mean or variance of its own, the new graph input ``name``; return it.
 
-    Exporters store equal initializers once, so nodes may share one. ``index`` is that of the node's output
-    with the new value. Returns the new statistic, with the initial value of ``shared``.
+    The node read ``shared`` so far, which another node or the optimizer updates: exporters store equal initializers
+    once. ``index`` is the node's output with the new value: 1 for the mean, 2 for the variance.
     """
-    node.input[index + 2] = name
+    node.input[index + 2] = name  # input 3 is the mean, input 4 the variance
     model.graph.input.append(helper.make_tensor_value_info(name, shared.dtype, shared.sizes))
-    return Parameter(name, shared.dtype, shared.sizes, shared.name)
+    return Parameter(name, shared.dtype, shared.sizes, source=shared.name)

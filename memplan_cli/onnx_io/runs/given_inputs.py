@@ -52,7 +52,7 @@ class Storage:
         """Write an array into a new ``.npy`` file and return its path.
 
         Raises:
-            SettingsError: the disk is full, or all arrays together exceed the limit.
+            SettingsError: the disk is full, or all arrays together exceed the limit; ``where`` names the array.
         """
         self.stored_bytes = check_limit(where, self.stored_bytes + array.nbytes)
         file = self.folder / f"{self.file_count}.npy"

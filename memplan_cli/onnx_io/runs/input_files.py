@@ -168,7 +168,8 @@ def _read_header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str
     """Return shape and dtype of an ``.npy`` member of ``size`` bytes.
 
     Raises:
-        SettingsError: the dtype is not one of model inputs, or data and header disagree in size.
+        SettingsError: the version is unknown, no input can have the dtype or dims, the data is too large, or its
+            size is not that in the header.
     """
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -180,7 +181,8 @@ def _read_header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str
             f"{where} holds pickled Python objects, which are never unpickled",
             hint="save arrays of numbers, or of text as numpy.str_",
         )
-    # Records, arrays as elements, bytes, dates and durations.
+    # Records, arrays as elements, bytes, dates and durations. A plain ``|V2`` may be bfloat16, which numpy lacks:
+    # like all other dtypes, it is compared with that of the input later.
     if dtype.names is not None or dtype.subdtype is not None or dtype.kind in "SMm":
         raise SettingsError(f"{where} is {dtype}, which no input of a model can be")
     if any(dim < 0 for dim in shape):
@@ -285,6 +287,7 @@ def _decoded_tensor(tensor: TensorProto, where: str) -> NDArray[Any]:
 
     Raises:
         SettingsError: data is external, twice in the message or too large, or dims or dtype are invalid.
+        ValueError: the dims do not fit the data; `read_file` makes a SettingsError of it.
     """
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         raise SettingsError(f"{where} keeps its data in another file, which is not read")
@@ -395,7 +398,7 @@ def array_of(value: object, where: str) -> NDArray[Any]:
 
 
 def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
-    """Return an entry with literal values: all of them, or one that fills the shape.
+    """Return an entry with literal values: all of them, or a scalar that fills the shape.
 
     Raises:
         SettingsError: the values are of another type, too many, or do not fill the shape.
@@ -409,7 +412,8 @@ def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
     count = prod(shape)
     if data.ndim and data.size != count:
         raise SettingsError(
-            f"{where} has {data.size} values for shape {list(shape)}", hint="give all, or one"
+            f"{where} has {data.size} values for shape {list(shape)}",
+            hint="give all of them, or one without brackets",
         )
     check_limit(where, count * data.itemsize)
     if data.ndim:
@@ -418,14 +422,16 @@ def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
 
 
 def _json_shape(shape: object, where: str) -> tuple[int, ...] | None:
-    """Check the ``shape`` of a JSON entry; None if there is none."""
+    """Return the ``shape`` of a JSON entry, whose dims must be from 0 to 2**63 - 1; None if there is none."""
     if shape is None:
         return None
     match shape:
         case list() if all(type(dim) is int and 0 <= dim < 2**63 for dim in shape):
             check_limit(where, prod(shape))  # an element has at least one byte
             return tuple(shape)
-    raise SettingsError(f"{where}: a shape is a list of numbers, as in [1, 3, 224, 224]")
+    raise SettingsError(
+        f"{where}: a shape is a list of numbers from 0, as in [1, 3, 224, 224]"
+    )
 
 
 def _drawn_values(name: str, shape: tuple[int, ...], draw: Draw) -> Sequence[NDArray[Any]]:

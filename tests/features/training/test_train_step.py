@@ -265,6 +265,14 @@ def test_old_opset_is_converted() -> None:
     assert "Softmax" not in kinds, "the loss takes the logits"
 
 
+def test_a_softmax_of_another_domain_is_not_skipped() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 20, "mine": 1]>
+    net (float[4, 3] x) => (float[4, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
+    { h = MatMul(x, w) y = mine.Softmax(h) }""")
+    with pytest.raises(NoRuleError, match=r"Softmax"):
+        make_train_step(model, Recipe(LossFunction("softmax-cross-entropy")))
+
+
 def test_a_recurrence_without_gradient_stays_whatever_output_it_omits() -> None:
     """It has a clip, which could not be unrolled; both recurrences omit their first output."""
     model = parse("""<ir_version: 10, opset_import: ["": 20]>

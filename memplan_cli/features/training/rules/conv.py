@@ -288,15 +288,16 @@ def _is_point(window: Window) -> bool:
     return window.kernel == window.stride == 1 and is_unpadded
 
 
-def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str) -> str:
-    """Return dW = dY X^T over all positions, for one group and windows that are points (`_is_point`).
+def _point_kernel_gradient(tape: Tape, data: _Operand, dy: _Operand, w: str) -> str:
+    """Return the kernel gradient dW = dY X^T, for one group and windows that are points (`_is_point`).
 
-    The kernel is a matrix then: it has one element on each spatial axis.
+    Here W [C', C, 1, ...] is a matrix, and so are X = ``data`` [N, C, ...] and dY = ``dy`` [N, C', ...] with their
+    channels as rows and all other axes as columns.
     """
     swapped = [1, 0, *range(2, tape.rank(w))]
     rows = [
         tape.emit("Flatten", tape.emit("Transpose", name, perm=swapped), axis=1)
-        for name in (result.name, data.name)
+        for name in (dy.name, data.name)
     ]
     return tape.reshape_like(tape.emit("Gemm", *rows, transB=1), w)
 

@@ -262,7 +262,7 @@ def _reject_mixed_types(call: Call) -> None:
 
 
 def _statistics(call: Call, name: str, axes: tuple[int, ...]) -> Statistics:
-    """Compute statistics of X, or of ``name``, which is X reshaped, in the backward pass."""
+    """Add backward nodes that compute the `Statistics` of ``name``, X or a reshaped X, over axes of ``name``."""
     tape, x, axes_tensor = call.tape, call.input(0), call.tape.ints(*axes)
     mean = tape.emit("ReduceMean", name, axes_tensor, keepdims=1)
     centered = tape.emit("Sub", name, mean)
