@@ -69,4 +69,5 @@ def recorded_settings(metadata: Mapping[str, str]) -> RecordedSettings | None:
     settings = file_settings(metadata)
     if settings is None:
         return None
+    # The scopes ("session", "arena", ..) are the fields of `RuntimeSettings`.
     return RecordedSettings(settings.execution_provider, RuntimeSettings(**settings.scopes))

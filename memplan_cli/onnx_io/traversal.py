@@ -78,9 +78,13 @@ class BlockPaths:
     def _name_prefixes(self) -> set[str]:
         """The parts of all values' names before a slash: ``a/b`` and ``a`` of ``a/b/c``."""
         prefixes: set[str] = set()
-        parts = {name for graph in graphs(self._main) for name in defined(graph)}
-        while parts := {part.rpartition("/")[0] for part in parts} - prefixes:
-            prefixes |= parts
+        for graph in graphs(self._main):
+            for name in defined(graph):
+                prefix, slash, _ = name.rpartition("/")
+                # The prefixes of a known prefix are known too.
+                while slash and prefix not in prefixes:
+                    prefixes.add(prefix)
+                    prefix, slash, _ = prefix.rpartition("/")
         return prefixes
 
 

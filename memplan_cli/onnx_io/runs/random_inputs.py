@@ -198,10 +198,10 @@ class Requirements:
             self._integers[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
     def of_input(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
-        """Yield what nodes require of a model input: of the input itself, or of a value computed from it.
+        """Yield requirements on the values of a model input, so that nodes accept them and what is computed from them.
 
-        All requirements on a copy of the input hold for the input. Of those on a sum such as x + y, only "positive"
-        does: Log(x + y) requires a positive x, but x + y as an index requires nothing of x.
+        All requirements on a copy of the input hold for the input. Of those on another value, such as x + y, only
+        "positive" is yielded: Log(x + y) accepts a positive x if y is drawn positive too.
         """
         seen: set[tuple[str, _Origin]] = set()
         stack: list[tuple[str, _Origin]] = [(name, "copy")]
@@ -212,8 +212,7 @@ class Requirements:
             seen.add((value, origin))
             for node, position in self._readers[value]:
                 requirement = self._of_operand(node, position, dims)
-                is_kept_by_sum = requirement and requirement.kind == "positive"
-                if requirement and (origin == "copy" or is_kept_by_sum):
+                if requirement and (origin == "copy" or requirement.kind == "positive"):
                     yield requirement
                 stack += _derived_values(node, position, origin)
 
@@ -303,22 +302,23 @@ class Requirements:
 def _derived_values(
     node: NodeProto, position: int, origin: _Origin
 ) -> Iterator[tuple[str, _Origin]]:
-    """Yield the values that a node derives from its input ``position``, and how each depends on the model input.
+    """Yield the values that a node derives from its input ``position``, and the origin of each.
 
-    ``origin`` is how the node's input depends on the model input: its elements are those of the model input
-    ("copy"), or it is positive if the model input is ("sign").
+    The origin tells which requirements on a value are put on the model input too: all ("copy") or only "positive"
+    ("sign"). It may be a guess, since the requirements only decide how the input is drawn. ``origin`` is that
+    of the node's input.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
-    # The other input of a Min is mostly a constant that no value exceeds: the result counts as a copy.
+    # A guess: the other input of a Min is mostly a constant that no value exceeds.
     is_copied = position in operator(node).moves or is_converted or node.op_type == "Min"
     if is_copied:
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
-        # Of x + y, only the sign is known, if the other operand y is taken to be positive.
+        # x + y is positive if x is and the other operand y is, too.
         yield from ((name, "sign") for name in node.output if name)
-    # In the first iteration, input i of a Loop, or of a Scan since opset 9, is input i of its body. Except
-    # input 0 of a Loop, the trip count: that of its body is the number of the iteration. If this number has to be
-    # an index below 5, a trip count below 5 is small enough, so the number counts as a copy of the trip count.
+    # In the first iteration, input i of a Loop, or of a Scan since opset 9, is input i of its body. Input 0 of a
+    # Loop, the trip count, becomes the number of the iteration, which is smaller: it is a valid index if the trip
+    # count is one.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin

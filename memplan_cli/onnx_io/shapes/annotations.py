@@ -37,16 +37,16 @@ class DimNames:
     bound_sizes: Mapping[str, int]
 
 
-def take_types(model: ModelProto, untrusted: Collection[str]) -> Annotations:
+def take_types(model: ModelProto, never_restored: Collection[str]) -> Annotations:
     """Remove the declared types of all node outputs, in place.
 
-    Returns the removed types of each graph, except those of ``untrusted`` values, which their nodes contradict.
+    Returns the removed types of each graph, except those of values in ``never_restored``.
     """
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
         for value in (*graph.value_info, *graph.output):
-            if value.name not in untrusted:
+            if value.name not in never_restored:
                 types[value.name] = deepcopy(value.type)
         del graph.value_info[:]
         for value in graph.output:

@@ -58,17 +58,15 @@ def infer(
     used_names = names_taken(source.model)
     source.release()
     name_free_dims(light, used_names)
-    sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
-    # For step 5, as step 3 replaces names.
-    names_before_binding = DimNames(names_of_inputs(light), sizes)
-    # 2. Remove names of dims from the declared types of node outputs, because inference keeps what is declared.
+    # 2. Remove declared dims of node outputs, because inference keeps what is declared. Step 5 restores most.
     if bindings.untrusted:
-        # Nodes contradict the types of these values, so any type may be wrong: all are removed. The types of the
-        # untrusted values are dropped, all others can be restored in step 5.
-        restorable_types = take_types(light, bindings.untrusted)
+        # Nodes contradict the types of these values. Other types may be as wrong, so all are removed.
+        restorable_types = take_types(light, never_restored=bindings.untrusted)
     else:
-        restorable_types = take_named_dims(light)
+        restorable_types = take_named_dims(light)  # numbers stay
     # 3. Bind dims, shapes and values. Inputs with known values are constants up to the last step.
+    sizes = _all_sizes(light, bindings)  # of the dims that are bound, by name
+    names_before_binding = DimNames(names_of_inputs(light), sizes)  # for step 5
     constant_inputs = bind_model(light, bindings, sizes)
     data = light.SerializeToString()
     del light

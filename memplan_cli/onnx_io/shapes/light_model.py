@@ -118,8 +118,8 @@ def _declared_dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
 
 
 def _quote_odd_names(model: ModelProto) -> None:
-    """Quote the names in dims of inputs that look like arithmetic, such as ``sequence-length``, in place."""
-    symbols_by_text = input_symbols(model)
+    """Quote dim names of inputs that look like arithmetic (``sequence-length``), in all graphs and in place."""
+    symbols_by_text = input_symbols(model)  # by the text of each dim of an input
     quoted = {text: as_expression(text, symbols_by_text) for text in symbols_by_text}
     if all(text == expression for text, expression in quoted.items()):
         return

@@ -130,7 +130,7 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
         remaining = _contradictions_in_run_blocks(source, loaded)
-    # After the loop, because a reading with other types may find other blocks that are never run.
+    # ``skipped`` are blocks that are never run. The last reading is right about them, as types may decide them.
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:

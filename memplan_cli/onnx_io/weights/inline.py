@@ -51,7 +51,10 @@ def _is_movable(tensor: TensorProto) -> bool:
 
 
 def _raw_bytes(tensor: TensorProto) -> bytes:
-    """Return the data of a tensor, from ``raw_data`` or converted from typed fields."""
+    """Return the data of a tensor, from ``raw_data`` or converted from typed fields; empty for strings.
+
+    4-bit ints of a typed field get a byte each, unlike in ``raw_data``: `_is_movable` excludes such tensors.
+    """
     if tensor.HasField("raw_data"):
         return bytes(tensor.raw_data)
     if any(len(getattr(tensor, field)) for field in TYPED_FIELDS):

@@ -209,7 +209,10 @@ def _annotated_nodes(graph: GraphProto, program: Program, notes: PlanNotes) -> I
 def _annotate_bodies(
     node: NodeProto, op: Op, remaining_steps: Iterator[Step], notes: PlanNotes
 ) -> None:
-    """Add notes to nodes and values of a node's subgraphs, in place; take their steps from ``remaining_steps``."""
+    """Add notes to nodes and values of a node's subgraphs, in place.
+
+    The next of ``remaining_steps`` are those of the subgraphs, a node's own step before the steps inside it.
+    """
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
         memory_texts = notes.memory_texts(block)
         for inner in graph.node:
@@ -221,7 +224,8 @@ def _annotate_bodies(
         value_notes = ValueNotes(notes, block.path)
         for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes.take_placement(value.name))  # each is taken once
-        # The value_info again, with the placements that are left, and new value_info for placements without one.
+        # The other placements are encoded too: the value_info is serialized, and parsed again with them. Values that
+        # have a placement but no value_info get one.
         values = b"".join(map(_value_info_field, value_notes.annotated(graph.value_info)))
         del graph.value_info[:]
         graph.MergeFromString(values)

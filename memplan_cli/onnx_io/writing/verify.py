@@ -65,7 +65,7 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     differences = list(_interface_differences(original, written))
     if not _has_same_nodes(original.graph, written.graph):
         differences += _node_differences(original.graph, written.graph)
-    # A node that runs twice under the same names produces its values twice: an error of structure.
+    # The comparison of nodes misses one that is there twice. `new_errors` finds it: its outputs are defined twice.
     return (*differences, *new_errors(written, lambda: original))
 
 

@@ -82,13 +82,15 @@ def _widened_state(
     if shape_in(after) is None and is_complete(declared):
         return before  # an unknown returned shape does not contradict the declared type
     unchanged_dims = widened(before, after)  # others are unknown, and filled in
-    # Exporters declare the numbers of the first iteration. Such a number may be wrong in the second one.
     declared_for_all_iterations = _without_initial_dims(initial, declared)
     return merged(unchanged_dims, declared_for_all_iterations)
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:
-    """Return the type that a carried value is declared with, without the numbers of its initial value."""
+    """Return the declared type of a carried value; a dim with the number of the initial dim becomes unknown.
+
+    Exporters declare the numbers of the first iteration. Such a number may be wrong in the second one.
+    """
     initial_shape, declared_shape = shape_in(initial), shape_in(declared)
     if initial_shape is None or declared_shape is None:
         return declared

@@ -62,9 +62,9 @@ def _infer_subgraphs(
 ) -> dict[str, TypeProto]:
     """Infer the subgraphs of all control-flow nodes; return the types of outputs that were unknown or wrong.
 
-    Both models are changed in place: the subgraphs of ``inferred`` get their types, and ``given`` loses the wrong
-    shapes that a Loop or Scan declares for its states, the values carried from one iteration to the next.
-    ``inferred`` is the result of ``infer`` for ``given``, so nodes have the same index in both models.
+    ``inferred`` is the result of ``infer`` for ``given``, so nodes have the same index in both models. The subgraphs
+    of ``inferred`` get their types in place. A Loop or Scan may declare a wrong shape for a state, which is a value
+    carried from one iteration to the next: the shape is removed from ``given``, which the caller infers again.
     """
     node_pairs = [
         (node, inferred.graph.node[index])
@@ -79,13 +79,13 @@ def _infer_subgraphs(
         wrong_states = _wrongly_declared_states(node, inferred_node, outer)
         if wrong_states or not _has_all_types(inferred_node, outer):
             results = _infer_subgraphs_of(node, inferred_node, outer)
-            # Known types are not new. But after a wrong state, which ONNX's inference keeps, no type counts as known.
+            # From wrong states, ONNX has inferred wrong types of outputs: all are replaced, so none is known.
             known_types = {} if wrong_states else outer.types
             new_types = _new_types(node.output, results, known_types)
             outer.types.update(new_types)  # for later nodes that read the outputs
             output_types |= new_types
         _mark_never_run(inferred_node, _never_run_branch(node, outer))
-        for state in wrong_states:  # in ``given``, which is inferred again in the next round
+        for state in wrong_states:  # of ``node``, so in ``given``
             state.type.CopyFrom(with_shape(state.type, None))
     return output_types
 

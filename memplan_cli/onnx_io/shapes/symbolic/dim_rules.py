@@ -241,7 +241,7 @@ def space_to_depth_shape(values: Values, node: NodeProto) -> Shape | None:
     shape, block = values.shape(node.input[0]), int_attribute(node, "blocksize", 0)
     if shape is None or block < 1:
         return None
-    batch, channels, *spatial = shape
+    batch, channels, *spatial = shape  # ValueError for a lower rank, which a `Rule` may raise
     blocks = [
         None if d is None else as_dim(floor_divide(polynomial_of(d), block)) for d in spatial
     ]
@@ -253,7 +253,7 @@ def depth_to_space_shape(values: Values, node: NodeProto) -> Shape | None:
     shape, block = values.shape(node.input[0]), int_attribute(node, "blocksize", 0)
     if shape is None or block < 1:
         return None
-    batch, channels, *spatial = shape
+    batch, channels, *spatial = shape  # ValueError for a lower rank, which a `Rule` may raise
     depth = None
     if channels is not None:
         depth = as_dim(floor_divide(polynomial_of(channels), block**2))

@@ -58,12 +58,11 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
         if dim == 0 and copies_zero:
             dims[axis] = known_dims[axis] if axis < len(known_dims) else None
         elif isinstance(dim, str):
-            least_allowed = 1 if copies_zero else 0
-            may_be_special = _least(dim) < least_allowed
-            # n - 2 is not -1 if the input has an axis of n - 2 or, for a target (n - 2, m), m * (n - 2) elements. If
-            # n - 2 is 0, the input is empty, and so is the result, whatever the 0 copies: the dim stays.
-            divides_count = dim in known_dims or has_same_count
-            if may_be_special and not divides_count:
+            may_be_special = _least(dim) < (1 if copies_zero else 0)
+            # n - 2 is never -1 if the input has an axis of n - 2 or, for a target (n - 2, m), m * (n - 2) elements.
+            is_never_negative = dim in known_dims or has_same_count
+            # It may still be 0. The 0 then copies another dim, but input and result have no elements.
+            if may_be_special and not is_never_negative:
                 dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]

@@ -113,13 +113,13 @@ def _output_values(values: Values, node: NodeProto) -> Results:
 
 
 def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) -> Results:
-    """Return the outputs of a node with known numbers as inputs if the first is known to be small, else none."""
+    """Return the outputs of a node whose inputs are known numbers; none if its first output may be large."""
     shape = values.shape(node.output[0]) if node.output else None
     sizes = [dim for dim in shape or () if isinstance(dim, int)]
     is_fixed = shape is not None and len(sizes) == len(shape)
     is_small = is_fixed and math.prod(sizes) <= MAX_ELEMENTS
-    # NonZero, Compress and Unique have outputs of unknown size, but none is larger than the input times its rank,
-    # and known inputs have at most `MAX_ELEMENTS`. Range or Expand, which can enlarge, are not among them.
+    # An output of NonZero, Compress or Unique has an unknown size, but is at most the input, which is small, times
+    # its rank. Range or Expand, which can enlarge, are not in `SIZED_BY_DATA`.
     if not is_small and node.op_type not in SIZED_BY_DATA:
         return ()
     arrays = [None if value is None else value.array for value in inputs]
@@ -223,7 +223,7 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
 
 
 def _div(values: Values, node: NodeProto) -> Value | None:
-    """Divide: integers rounded to zero, floats exactly."""
+    """Divide: the quotient of integers is rounded toward zero, that of floats keeps its fraction."""
     operands = _operands(values, node)
     if operands is None:
         return None
@@ -253,12 +253,13 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
 
 def _product(values: Values, node: NodeProto) -> Value | None:
     """ReduceProd: the product of a vector of integers; None for a tensor of another rank."""
-    value, dims = values.operand(node.input[0]), values.input_dims(node, 0)
-    if value is None or dims is None or value.array.ndim != 1:
+    value, factors = values.operand(node.input[0]), values.input_dims(node, 0)
+    if value is None or factors is None or value.array.ndim != 1:
         return None
     if value.elem_type not in INTEGERS or int_attribute(node, "noop_with_empty_axes", 0):
         return None
-    array = _int64_vector([product(dims)]).array
+    # ``axes`` need not be read, as a vector has one axis.
+    array = _int64_vector([product(factors)]).array
     keepdims = int_attribute(node, "keepdims", 1)
     return Value(array if keepdims else array.reshape(()), value.elem_type)
 
