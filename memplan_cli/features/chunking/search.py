@@ -283,8 +283,8 @@ class Search:
             # Each step has to lower the height. Else two overlapping regions could replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # The former peak op and the changed region have to be below the former peak themselves: the height
-            # also falls if only other ops no longer reach that peak.
+            # The former peak op and the changed region have to be below the former peak: the height also falls if
+            # only other ops no longer reach that peak.
             former_peak_op = next_state.op_peak(state.peak_op)  # 0 if chunks replace the op
             changed_region = next_state.region_peak(-1)  # that of the last choice
             if max(former_peak_op, changed_region) >= state.peak:
