@@ -89,7 +89,7 @@ class WrittenModel:
 
         Optimization would undo copies and chunks, so files with such plans are ``spoiled_by_optimization``.
         """
-        # A file that was optimized offline is always marked as spoiled, whatever its plan has.
+        # Files that were optimized offline are all marked as spoiled, and no budget is assumed for their plans.
         return self.spoiled_by_optimization and not self.optimized_offline
 
 
