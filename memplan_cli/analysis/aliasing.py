@@ -244,16 +244,19 @@ class _Groups:
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
         """Return whether ``result``, defined at tick ``start``, may get the bytes of ``source``, last used then.
 
-        All vars on the bytes of ``result`` would get those of ``source``. Some may be defined before ``start``, in
-        another branch of an If. With ``e`` on the bytes of ``s``, ``a`` would overwrite ``s`` before ``u`` reads it::
+        Other vars may be on the bytes of ``result`` already, and be defined before it in another branch of an If::
 
             If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e share bytes: the If's output
+
+        ``result`` is ``e`` and ``source`` is ``s``: on the bytes of ``s``, ``a`` would overwrite ``s`` before ``u``
+        reads it.
         """
         blocks = self._blocks
         if blocks is None:  # no group holds results of branches
             return True
         source_group = self._members[self.root(source)]
         result_group = self._members[self.root(result)]
+        # From ``start`` on, the bytes of ``source`` are free, so that vars that start later collide with nothing.
         early_results = [var for var in result_group if self._start(var) < start]
         for early, other in product(early_results, source_group):
             # Ends are exclusive.

@@ -76,8 +76,8 @@ def find_trained(
     examined = evidence.outputs_to_examine(max_visits)
     if not any(map(evidence.is_likely_gradient, examined)):
         return Trained()
-    # The graph trains. A likely gradient is computed from the operand beside its parameter. From here on, others
-    # count too: the gradient of a bias ``b`` in ``Add(a, b)`` is not computed from ``a``.
+    # The graph trains. `is_likely_gradient` is strict, to be sure of that: it does not accept the gradient of a bias
+    # ``b`` in ``Add(a, b)``, which is not computed from ``a``. `trained_by` accepts this gradient too.
     updates = _Updates(evidence)
     parameters: set[VarId] = set()
     gradients: dict[VarId, None] = {}  # in the order of the outputs

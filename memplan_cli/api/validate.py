@@ -265,9 +265,11 @@ def _measured(
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return the inputs and the numbers of dims with which a written model and its original are run.
 
-    Without a plan, dims have the numbers of the given inputs, or assumed ones. With a plan, dims have
-    the numbers of the inputs and the plan's settings, which must agree, or those assumed for the plan, or two
-    numbers within the plan's bounds.
+    A dim has the number of the given inputs, or else an assumed one. With a plan, it has
+
+    - the number in the plan's settings, with which given inputs must agree,
+    - or else the number that was assumed for the plan,
+    - or, if the plan has bounds for the dim, two numbers within these bounds: the models are run with both.
 
     Raises:
         PlanError: the plan does not contain its sizes, or its bounds are not valid.

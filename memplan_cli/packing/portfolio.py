@@ -165,11 +165,11 @@ def _is_bottleneck_worthwhile(piece: Piece, best: BestPlacement) -> bool:
     buffers = len(piece.size)
     if buffers > BOTTLENECK_BUFFERS:  # comparing all pairs would take too long
         return False
-    # If the height is far above the bound, many buffers are the reason: in a large piece, too many to search.
+    # In a piece of many buffers, a height far above the bound comes from too many buffers to search.
     is_far_above_bound = best.height > (1 + BOTTLENECK_GAP) * best.bound
     if buffers > SEARCHED_BUFFERS and is_far_above_bound:
         return False
-    # If the height is close to the bound, only little work is worthwhile. All of this is left for `shrink`.
+    # Close to the bound, a small share of the work is worthwhile, and `shrink` gets all of that share.
     return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 

@@ -224,8 +224,8 @@ def for_runtime(
     """Return the candidate in the order for which a runtime needs least; None: the candidate should keep its order.
 
     An order has two live peaks: a runtime shares less memory than the plan, and holds the graph's outputs too.
-    If a search lowers the runtime's peak from 90 to 80 bytes, the plan's peak in the new order may be up to 10
-    bytes above the plan's peak in the file's order. Beyond that the result is None.
+    The bytes that the new order saves of the runtime's peak, compared with the better one of the candidate's order
+    and the file's, must not be fewer than those that it adds to the plan's peak in the file's order.
     """
     settings, program = task.settings, task.program
     # With recomputation the order of the candidate is part of the rewrite.
@@ -234,13 +234,16 @@ def for_runtime(
     sizes = {**task.planned_vars.sizes, **result_sizes(program)}  # with the graph's outputs
     plan_peak_of = task.planned_vars.live_peak
     searched = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    orders = (searched, candidate.program, program)
-    runtime_peaks = [
-        live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in orders
+    searched_peak, candidate_peak, file_peak = [
+        live_peak(ordered, sizes, aliasing=runtime.aliasing)
+        for ordered in (searched, candidate.program, program)
     ]
-    best = orders[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
-    # Nothing is saved by the search if the order of the candidate or of the file is as good.
-    saved_by_search = min(runtime_peaks[1:]) - min(runtime_peaks)
+    known_peak = min(candidate_peak, file_peak)
+    saved_by_search = max(known_peak - searched_peak, 0)
+    if searched_peak <= known_peak:
+        best = searched
+    else:
+        best = candidate.program if candidate_peak == known_peak else program
     file_plan_peak = plan_peak_of(program)  # users compare a plan with the file's order
     added_to_plan = max(plan_peak_of(best) - file_plan_peak, 0)
     if added_to_plan > saved_by_search:

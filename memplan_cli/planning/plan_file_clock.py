@@ -42,16 +42,19 @@ class _OrderedNode(NamedTuple):
     def has_label(self, label: str) -> bool:
         """Return whether a label in a release, or in the peak, can mean this node.
 
-        A label is a name, or ``Conv#2`` for a node without a name. The entry of a node in the plan's order is its
-        name, or ``#2``, its index in the file, if it has no name or shares its name with node ``#5``.
+        A label, and the entry of the node in the plan's order, are, if node 2 of the file
+
+        - has a name of its own: ``head`` and ``head``
+        - is a Conv without a name: ``Conv#2`` and ``#2``
+        - has the name of another node: ``head`` and ``#2``
         """
         entry = self.moment.node
-        if label in self.block_entries:  # a name that only one node has
+        if label in self.block_entries:
             return label == entry
-        index_entry = f"#{label.rpartition('#')[2]}"
-        if "#" in label and index_entry in self.block_entries:  # such as ``Conv#2``
-            return index_entry == entry
-        # A name that several nodes share. The plan does not tell which ones: each node with an index can be meant.
+        _, mark, index = label.rpartition("#")
+        if mark and f"#{index}" in self.block_entries:
+            return f"#{index}" == entry
+        # The plan does not tell which nodes have the name: each node whose entry is an index can be meant.
         return entry.startswith("#")
 
 
@@ -268,8 +271,8 @@ def _check_results(
     ``tensors`` are all on the same bytes, and ``starts_by_block`` has their first ticks, ascending.
     ``control_flow`` has the node of each subgraph, by the subgraph's path.
     """
-    # At the last tick of an If, the subgraph has run, and its results become outputs of the If. Of the tensors
-    # of a subgraph, only results are live at this tick.
+    # At the last tick of an If, ``node.end``, its subgraph has run, and the results become outputs of the If. Of the
+    # tensors of a subgraph, only results are live at this tick. (``tensor.last`` is exclusive.)
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
         node = control_flow.get(tensor.block)

@@ -152,11 +152,15 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
-    """Yield the options that can make unknown sizes known: those that bind dims of inputs, and one to allow a run."""
+    """Yield the options that can make unknown sizes known: values for dims of inputs, and one that allows a run.
+
+    A size is unknown if it has symbols, such as ``batch*length``, or if it is not even known in symbols, such as
+    that of a text: then the report is *partial*.
+    """
     report = plan.report
     unbound_inputs = free_inputs(report)  # inputs with dims that the user has not bound
     input_symbols = {symbol for item in unbound_inputs for symbol in item.symbols}
-    # A size with symbols is a multiple of a unit, such as "batch*length". A dim with an assumed value is a symbol too.
+    # Symbols stand in the units of sizes. A dim with an assumed value is a symbol too.
     size_symbols = {name for unit in plan.units.values() for name in symbols_of(unit)}
     may_run = plan.settings.get("run", True)
     values = {name: dim.value for name, dim in report.bindings.items()}  # bound or assumed
@@ -167,7 +171,7 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
         # Symbols of inputs become known by values, others by a run, which needs these values too.
         can_values_help = bool(size_symbols)
     elif report.partial:
-        # A run was allowed, and left sizes unknown, such as those of texts: no value of a dim makes them known.
+        # A run was allowed, and did not make all sizes known: no value of a dim does.
         can_values_help = False
     else:
         can_values_help = not size_symbols.isdisjoint(input_symbols)

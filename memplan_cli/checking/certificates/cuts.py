@@ -205,17 +205,21 @@ class _Step:
         return least
 
     def _coefficients(self, dual: Dual, tensors: Sequence[str]) -> Mapping[int, int]:
-        """Return the bytes that each group adds to a lower bound of the step's bytes if it runs before the step.
+        """Return the coefficient of each group: the bytes that it adds to the bound if it runs before the step.
 
-        ``dual``, the numbers of a proof, gives parts of a tensor's bytes to its readers (shares), and numbers of bytes
-        to pairs of groups in a fixed order (multiples).
+        The coefficients are sums of the numbers of a proof, the ``dual``:
+
+        - A *share* is a part of a tensor's bytes that is live from the producer to one reader. 8 bytes with producer 1
+          and reader 4 are 8 for group 1, and -8 for group 4.
+        - A *multiple* belongs to two groups with a fixed order. 3 bytes for group 1, which must run before group 2,
+          are -3 for group 1, and 3 for group 2. They never raise the bound: if both groups or none run before the
+          step, they add 0, and -3 if only group 1 does.
 
         Raises:
             ProofError: a share, a pair of groups or a multiple of the dual is wrong.
         """
         coefficients: defaultdict[int, int] = defaultdict(int)
         for tensor, reader, share in self._checked_shares(dual, tensors):
-            # A share, a part of a tensor's bytes, is live if the producer ran before the step and the reader did not.
             coefficients[self._producer(tensor)] += share
             coefficients[reader] -= share
         groups = self.graph.groups
@@ -227,8 +231,6 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            # The multiple raises the bound in no order. If both groups or none run before the step, the two lines add 0;
-            # if only ``first`` does, they add -multiple. ``second`` cannot run before the step without ``first``.
             coefficients[first] -= multiple
             coefficients[second] += multiple
         return coefficients
@@ -288,9 +290,9 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a tensor, once it is produced, is live until the group ``reader`` runs, in every order.
+        """Check the reader of a *share*: bytes of a tensor that count at the step if ``reader`` did not run before it.
 
-        Then a share of the tensor's bytes may be counted at the step in orders in which ``reader`` did not run yet.
+        The tensor must be live, in every order, from its producer until ``reader`` runs.
 
         Raises:
             ProofError: with the reason.

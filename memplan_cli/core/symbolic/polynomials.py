@@ -441,12 +441,14 @@ def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     """Return the dividend and the divisor of the argument of floor or ceiling.
 
     ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2.
+
+    `_rational` keeps a division by a number exact and floors one by dims. So a division by dims is kept whole only
+    if it is the whole argument: ``W/k + 1`` gives ``floor(W/k) + 1`` and 1. That is the right floor. The ceiling is
+    one less than that of SymPy if ``k`` does not divide ``W``, but SymPy writes ``ceiling(W/k) + 1``.
     """
     match node:
-        # `_rational` floors a quotient whose divisor has dims, but ``ceiling(W/k)`` rounds up.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _over_common_divisor(_rational(left, tree), _rational(right, tree))
-    # A quotient that is a part of the argument is floored: ``W/k + 1`` gives ``floor(W/k) + 1`` and 1.
     value = _rational(node, tree)
     constant_divisor: Polynomial = {(): value.divisor}
     return value.numerator, constant_divisor
