@@ -189,8 +189,9 @@ def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> s
     - ``past+seq`` with the symbols ``past`` and ``seq`` is an expression, and returned as it is.
     - ``max-length`` with the symbol ``max-length`` is a name, and gets backquotes: it would be read as a difference.
     """
-    # The symbol if the text is one name: the text, but ``min (a, b)`` for ``min(a, b)``, which looks like a call.
-    name = as_name(text)
+    name = as_name(
+        text
+    )  # the text as one symbol; a space is added where it looks like a call: ``min (a, b)``
     is_name = symbols_by_text[text] == {name}
     return quote_name(name) if is_name else text
 

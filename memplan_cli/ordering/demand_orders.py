@@ -101,15 +101,14 @@ class _SweepState:
     Attributes:
         order: the ops that have run, in the order of the sweep.
         _has_run: for each op, whether it has run.
-        _waiting: for each op, the ops that wait for it.
-        _awaited: for each op, the ops that it waits for.
+        _waiting: for each op, the ops that wait for it: in a forward sweep its successors.
+        _awaited: for each op, the ops that it waits for: in a forward sweep its predecessors.
         _blocker_count: for each op, how many of the ops that it waits for have not run.
         _live_bytes: bytes live between the ops that have run and the others.
         _users: for each tensor, the ops that access it.
-        _users_run: for each tensor, how many of its users have run. The caller of the block uses the results
-            after all ops, so a backward sweep begins with it.
-        _users_before_last: for each tensor, how many users the sweep runs before the one that is the last in
-            the order: all others in a forward sweep, none in a backward one.
+        _users_run: for each tensor, how many of its users have run.
+        _users_before_last: for each tensor, the value of ``_users_run`` when the sweep comes to the user that is
+            the last in the order. A tensor is live up to this user.
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
@@ -120,12 +119,15 @@ class _SweepState:
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes
             self._users_run = [0] * len(graph.tensor_bytes)
-            # Of a result, the last user is the caller, which is counted in ``access_counts``.
+            # All other users run before the last one. ``access_counts`` counts the caller of the block too, which uses
+            # the results after all ops.
             self._users_before_last = [accesses - 1 for accesses in graph.access_counts]
         else:
             self._waiting, self._awaited = graph.preds, graph.succs
             self._live_bytes = graph.final_bytes()
-            self._users_run = [int(is_result) for is_result in graph.is_result]  # the caller
+            # A backward sweep begins at the end: the caller, the last user of each result, has run.
+            self._users_run = [int(is_result) for is_result in graph.is_result]
+            # Of other tensors, the last user in the order is the first one that the sweep runs.
             self._users_before_last = [0] * len(graph.tensor_bytes)
         self.order: Order = []
         self._has_run = [False] * graph.size

@@ -264,15 +264,16 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether a chain can be in chunks together with its other readers, once its matrix product reads a copy.
+    """Whether a chain can be in chunks together with its other readers, once its matrix product has a copy of the chain.
 
-    A chain is the ops that compute ``chain.result``, a large input of the product. Chunks of the product slice
-    this input along ``product_axis``, and chunks of the other readers slice it along another axis.
+    A chain is the ops that compute ``chain.result``, a large input of the product. The copy is for chunks of the
+    product, which slice this input along ``product_axis``. The chain itself is for the other readers, whose chunks
+    slice the input along another axis.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):
         reader_axes = graph.input_axes(reader, chain.result) - {product_axis}
-        # The chain must be able to make slices along one of the reader's axes.
+        # `_axes_of_slices`: the axes along which the chain can be computed to make slices along ``axis``.
         if not any(_axes_of_slices(graph, chain.result, axis) for axis in reader_axes):
             return False
     return True

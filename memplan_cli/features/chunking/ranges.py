@@ -210,16 +210,21 @@ def _backward_ranges(
     outputs: Mapping[VarId, Range],
     previous: _PreviousChunk | None,
 ) -> _BackwardRanges | None:
-    """Return the ranges that one chunk needs of each op of a region, and those that it computes.
+    """Return the range that one chunk needs of each op of a region, and the part of this range that it computes.
 
-    Both ranges are equal, except of a *carrying op*: it computes only the rows that the previous chunk does
-    not have. After a chunk 0..18, these are 18..34 of the needed rows 14..34. ``outputs`` are the ranges of
-    the region's outputs in this chunk, and ``previous`` is None for the first chunk. The result is None if
-    an op would have to compute or read an empty range.
+    They differ for a *carrying op*: it computes only the rows that the previous chunk does not have. After a chunk
+    0..18, these are 18..34 of the needed rows 14..34. An op of which no row is needed or remains is left out.
+    The result is None if the range of another op, or of what it reads, is empty.
+
+    Args:
+        graph: The program.
+        region: The region.
+        outputs: The range of each output of the region in this chunk.
+        previous: The chunk before; None for the first one.
     """
     op_ranges: dict[int, Range] = {}
     computed: dict[int, Range] = {}
-    needed = dict(outputs)
+    needed = dict(outputs)  # of each tensor, by the ops that were visited
     carrying_ops = set()
     for op_index in sorted(region.splits, reverse=True):  # consumers before their producers
         op, split = graph.ops[op_index], region.splits[op_index]

@@ -196,10 +196,11 @@ def _without_growing_ends(graph: Graph, region: Region) -> Region:
 def boundary(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
 ) -> tuple[tuple[VarId, ...], tuple[VarId, ...]]:
-    """Return the inputs and the outputs of a region of ops: tensors that are whole.
+    """Return the inputs and the outputs of a region of ops. These tensors are not in chunks.
 
     Inputs are made by ops outside the region; graph inputs and weights are left out. Outputs are graph outputs,
-    or are read by ops outside. ``duplicated`` ops make no outputs: readers outside read their whole runs.
+    or are read by ops outside. ``duplicated`` ops run twice: before the region, for readers outside, and in the
+    region in chunks, which make no outputs.
     """
     producer, order = graph.dataflow.producer, sorted(ops)
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])

@@ -274,8 +274,8 @@ class Search:
     def _step(self, state: State) -> State | None:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
-        A region is added or gets more chunks, and equal layers are changed with it. The next state has fewer bytes
-        at the peak or, for equal bytes, fewer ops that reach them.
+        A region is added or gets more chunks, and equal layers are changed with it. The next state has a lower
+        ``height``: the bytes of the peak, then the number of ops that reach it.
         """
         for trial in self._promising_trials(state):
             # A trial was measured without the other regions. Now the whole program is.
@@ -283,8 +283,7 @@ class Search:
             # Each step has to lower the height. Else two overlapping regions could replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # The former peak op and the changed region have to be below the former peak: the height also falls if
-            # only other ops no longer reach that peak.
+            # Fewer other ops may reach the peak, too. But the peak op and the changed region must not reach it any more.
             former_peak_op = next_state.op_peak(state.peak_op)  # 0 if chunks replace the op
             changed_region = next_state.region_peak(-1)  # that of the last choice
             if max(former_peak_op, changed_region) >= state.peak:

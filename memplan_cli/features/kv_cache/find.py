@@ -241,8 +241,8 @@ def _concatenated_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that a Concat extends: a graph input (past), its first operand, and new entries behind it.
 
-    - A `CacheMatch` if one buffer can hold the past and ``output`` (`_in_place_or_kept`). There may be Transposes
-      and Casts before the Concat, and after it. ``after`` has the indices of the latter.
+    - A `CacheMatch` if one buffer can hold the past and the graph output ``output`` (`_in_place_or_kept`). There may
+      be Transposes and Casts before the Concat, and from the Concat to ``output``: ``after`` has their indices.
     - A `KeptCache` if one buffer cannot, or if the first operand is a Gather or Slice of the past.
     - None if that operand is not from a graph input, nothing is appended, or the model is invalid.
     """
@@ -255,14 +255,13 @@ def _concatenated_cache(
         if producer is None or operator(producer).family not in _SELECTIONS:
             return None
         return _rearranged_cache(output, producer, concat, index)
-    # An invalid model may lack the Concat's axis, or have a Transpose of another rank before it.
     rank, axis_values = index.ranks[past], attribute(concat, "axis")
     if len(axis_values) != 1 or not -rank <= axis_values[0] < rank:
-        return None
+        return None  # an invalid model
     # For each axis of the operand, the axis of the past. They differ if it is transposed before the Concat.
     axes = index.permutation(before, rank)
     if len(axes) != rank:
-        return None
+        return None  # an invalid model: a Transpose of another rank
     axis = axes[axis_values[0]]
     form = "cast" if index.has_cast((*before, *after)) else "concat"
     node_index = index.producer[concat.output[0]]

@@ -223,16 +223,16 @@ class _CopyWriter:
             # An optional output is left out unless its value is planned to be copied for these ops too.
             is_omitted = position in optional and copy_place not in self._copy_places(var)
             has_copy = var and not is_omitted
-            outputs.append(self._provisional_copy(var, copy_place) if has_copy else VarId(""))
-        # These reads go back to the `DropSchedule`, which does not know op 8: its copy of op 2 runs at place 5.
+            outputs.append(self._name_copy(var, copy_place) if has_copy else VarId(""))
+        # The `DropSchedule`, which gets these reads, has each copy at its copy place (5), not where it is emitted (8).
         self._reads_by_copies.update(
             ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
         )
         copy = op._replace(inputs=inputs, outputs=tuple(outputs))
         self._ops.append(_PlacedOp(copy, self._current_place))
 
-    def _provisional_copy(self, var: VarId, copy_place: Place) -> VarId:
-        """Add and return the provisional name of a copy: no name of a model has a zero byte."""
+    def _name_copy(self, var: VarId, copy_place: Place) -> VarId:
+        """Record a copy of a var, and return its name, which is provisional: names of models have no zero byte."""
         copy = VarId(f"{var}\0{copy_place}")
         self._original_of[copy] = var
         self._copy_of[var, copy_place] = copy

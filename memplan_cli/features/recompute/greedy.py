@@ -429,7 +429,10 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule: drop its value in a gap, and recompute it at the end of the gap.
 
-        Changes `schedule` and `_transient_bytes`. ``candidate.inputs`` are all values that copies at the end read.
+        Changes `schedule` and `_transient_bytes`: for each place, the bytes that copies need only while they run.
+
+        ``candidate.inputs`` are all values that copies at the end read. Each of them is kept in memory until then, or
+        copied there (``is_copied``), or its copy at a later place, ``moved_from``, is moved there.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
@@ -445,8 +448,7 @@ class GreedyChooser:
             if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
             if copy_input.moved_from is not None:
-                # This copy ran at the later place ``moved_from`` so far. What it reads still has accesses there, too
-                # many, until `DropSchedule.set_measured` counts all accesses anew.
+                # The accesses of this copy at ``moved_from`` are left: `DropSchedule.set_measured` counts all anew.
                 schedule.recomputed_at[input_value].remove(copy_input.moved_from)
         # Copies of several candidates at one place run one after another: the largest need counts, not the sum.
         added_bytes = max(candidate.transient_bytes - self._transient_bytes[end], 0)

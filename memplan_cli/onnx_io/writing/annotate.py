@@ -221,11 +221,13 @@ def _annotate_bodies(
             text = _memory_text(inner, memory_texts)
             # Notes are encoded metadata entries. Merging appends them to the entries of the message.
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
-        value_notes = ValueNotes(notes, block.path)
+        value_notes = ValueNotes(
+            notes, block.path
+        )  # where each value of the block lies: its placement
         for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes.take_placement(value.name))  # each is taken once
-        # The other placements are encoded too: the value_info is serialized, and parsed again with them. Values that
-        # have a placement but no value_info get one.
+        # All other values with a placement get it in the graph's value_info, some in a new entry. The encoded entries are
+        # merged into the graph, as their notes are encoded too.
         values = b"".join(map(_value_info_field, value_notes.annotated(graph.value_info)))
         del graph.value_info[:]
         graph.MergeFromString(values)

@@ -106,7 +106,7 @@ def _last_nodes(plan: Plan) -> dict[str, int | None]:
 
     None for a buffer that is needed after the last node, such as that of an output of the model.
     """
-    ends: dict[str, int] = {}  # in ticks: a node has one tick, or several if it has subgraphs
+    ends: dict[str, int] = {}  # the tick after the last one at which a buffer is needed
     for tensor in plan.tensors:
         ends[_buffer(tensor)] = max(ends.get(_buffer(tensor), 0), tensor.last)
     node_at_tick = _top_node_at_tick(plan)

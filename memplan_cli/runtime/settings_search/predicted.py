@@ -336,8 +336,9 @@ def _with_pattern(
 ) -> SettingsChoice:
     """Return a choice with a memory pattern if that makes runs shorter and costs hardly any memory, else ``choice``.
 
-    With a pattern the first run requests each tensor, and each later run one block for all tensors. The arena is
-    one region, in which each of these runs fits.
+    With a pattern the first run requests each tensor, and each later run one block for all tensors. The new arena is
+    one region, in which each of these runs fits. ``choice`` has an arena too: ``bytes_for_speed`` are the bytes that
+    the new one holds beyond it.
     """
     if executed.provider != CPU:
         return choice  # what a pattern saves was measured on the CPU only
@@ -356,7 +357,7 @@ def _with_pattern(
     if held is None:  # more than the limit
         return choice
     with_pattern = _in_arena(executed, settings, traces, ArenaChoice(one_region(held), held))
-    # Additional bytes are left out of the rank: a file must not lose to another one by bytes that save time.
+    # `SettingsChoice.rank` leaves ``bytes_for_speed`` out: a file must not lose to another one by bytes that save time.
     return replace(with_pattern, bytes_for_speed=max(held - held_before, 0))
 
 

@@ -406,10 +406,11 @@ def _run_loop(frame: Frame, op: Op) -> None:
         # By the dims of the carried values the body finds its memory pattern.
         _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
-        # An output of the body may be one of its inputs, and then has the allocation of that input. A constant output
-        # condition has none: the first condition's stands for it, and so is freed at the end of the Loop.
-        input_allocations = {body.outputs[0]: condition} | state
-        results = _run_iteration(frame, op, input_allocations)
+        # An output of the body that is one of its inputs keeps the allocation of that input, which is in ``state``. A
+        # constant output condition has no allocation. The first condition's stands for it, so that `in_use` keeps that
+        # one until the end of the Loop.
+        known_allocations = {body.outputs[0]: condition} | state
+        results = _run_iteration(frame, op, known_allocations)
         old_state = state  # freed in the next iteration
         written = zip(body.inputs[1:], results[:state_count], strict=True)
         state = {var: index for var, index in written if index is not None}
@@ -435,18 +436,18 @@ def _free_distinct(recorder: TraceRecorder, allocations: Iterable[int]) -> None:
         recorder.free(index)
 
 
-def _run_iteration(frame: Frame, op: Op, input_allocations: Allocations) -> list[int | None]:
+def _run_iteration(frame: Frame, op: Op, known_allocations: Allocations) -> list[int | None]:
     """Run the body of a Loop once, and return the allocation of each of its outputs.
 
-    An output may be a value from outside of the body, which the body passes on. Its allocation is in
-    ``input_allocations``; None if the Loop does not have to free it.
+    An output may be a value that the body passes on. Its allocation is in ``known_allocations``; None if the Loop does
+    not have to free it.
     """
     (body,) = op.bodies
     # The body writes nothing into outputs of the Loop, which are made after the last iteration.
     results = frame.simulator.run_block(body, op, outer_results={}, outer=frame)
     # Variables that share memory have one allocation, that of the variable in `buffer`.
     buffer = frame.simulator.plans[body.path].buffer
-    allocations = input_allocations | results
+    allocations = known_allocations | results
     return [allocations.get(buffer.get(var, var)) for var in body.outputs]
 
 

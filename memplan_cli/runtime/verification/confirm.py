@@ -101,8 +101,9 @@ class Confirmation:
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
         if may_be_optimized and self.verdict.has_other_outputs:
             self._optimize_for_equal_outputs()
-        if self.passed:  # a model with other outputs is rejected, however fast it is
-            self._measure_time_and_optimize_if_slower()
+        # ``passed`` is that of the current run. A model with other outputs is rejected, however fast it is.
+        if self.passed:
+            self._measure_time_and_optimize_if_slower()  # optimizes only under the same two conditions
 
     def choose_idle_arena(self, progress: Progress) -> None:
         """Compare an arena that is kept between runs with one that is released; set ``idle``, and report the better run.

@@ -52,7 +52,7 @@ def _quantized_splits(
     float_splits = rule(_operands_only(node, operands))
     parameters = [
         shape for at, shape in enumerate(node.inputs) if at not in operands and shape
-    ]
+    ]  # without scalars and omitted inputs
     # ONNX Runtime allows several scales, one per channel, only for the weight, which is not the first operand.
     weight_has_scale_per_channel = any(prod(shape) > 1 for shape in parameters)
     splits = []
@@ -60,8 +60,8 @@ def _quantized_splits(
         slices_weight = any(read is not None for read in split.inputs[1:])
         if weight_has_scale_per_channel and slices_weight:
             continue  # the chunk of the weight would need a chunk of its scales
-        # Sums of integers are exact, so chunks of any length give the same bits: their role is FREE. But columns keep
-        # the role COLUMNS, for which `Graph` refuses to slice the weight of a product again in each chunk.
+        # A role decides which lengths of chunks keep the bits. Sums of integers are exact, so all do: the role is FREE.
+        # The role COLUMNS also says that a weight is sliced, which `Graph` refuses where each chunk would repeat it.
         role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
         reads = dict(zip(operands, split.inputs, strict=True))
         splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))
