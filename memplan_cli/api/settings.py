@@ -83,21 +83,22 @@ def settings(
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
-        # A file that memplan wrote contains settings. Three of them stay as they are:
+        # A file that memplan wrote contains settings. Three are kept: no optimization, ``run_config``, ``io_binding``.
         recorded = recorded_settings(metadata_of(file.model))
         in_file = recorded.settings if recorded else RuntimeSettings()
-        fixed = recorded if in_file.is_unoptimized else None  # 1. the graph is not optimized
-        releases_arena = bool(in_file.run_config)  # 2. the arena is released after each run
-        io_binding = in_file.io_binding  # 3. output -> input it is written over
+        fixed = recorded if in_file.is_unoptimized else None  # None: it may be optimized
+        releases_arena = bool(in_file.run_config)  # memplan records no other entry
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)
             if releases_arena:
                 choice = released_between_runs(choice)
         else:
+            # The arena of the measured session is released or kept between runs as in the file.
             check = replace(check, idle="release" if releases_arena else "keep")
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
-        chosen = replace(choice.settings, io_binding=io_binding)
+        # No choice has bindings of its own.
+        chosen = replace(choice.settings, io_binding=in_file.io_binding)
         notes = (*choice.notes, *_size_notes(bound_settings))
         return files.without_temporary_folder(replace(choice, settings=chosen, notes=notes))
 
@@ -199,11 +200,10 @@ def _confirmed_choice(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     path, binding, usual = file.path, binding_of(bound_settings), _usual_settings(fixed)
-    # A dim is assumed if the user gave it no number. For such dims a baseline would run at a second size too, which
-    # only the comparison with a rewritten graph needs.
-    binding_of_one_size = replace(binding, assumed=frozenset())
-    with BaselineRun(path, file.model, check, binding_of_one_size, usual) as run:
-        # The search has to know the assumed dims: the user's runs may have other sizes, so it turns the pattern off.
+    # With assumed dims, a baseline runs at a second size too. Only the comparison with a rewritten graph needs that.
+    without_second_size = replace(binding, assumed=frozenset())
+    with BaselineRun(path, file.model, check, without_second_size, usual) as run:
+        # With assumed dims, `choose_settings` turns ``enable_mem_pattern`` off, because later runs may have other dims.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

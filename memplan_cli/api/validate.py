@@ -316,8 +316,8 @@ def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> 
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
-            # The two lowest numbers except 0, for they need the least memory: 1 and 2 of the bounds 0 to 64.
-            # Both are 3 of the bounds 3 to 3, which have no other number.
+            # Low numbers need little memory. `number_other_than` never returns 0 if the bounds have another number:
+            # the two are 1 and 2 for the bounds 0 to 64, and 3 and 3 for the bounds 3 to 3.
             first[name] = number_other_than(0, limits)
             second[name] = number_other_than(first[name], limits)
     return replace(binding.at(first), second_numbers=second)

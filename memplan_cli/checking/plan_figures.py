@@ -483,9 +483,10 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
 
     The unshared peak is the live peak if no tensors shared bytes, and padding is the most that alignment adds::
 
-        order_bound <= live_peak <= planned <= naive + padding
-        live_peak <= unshared_peak <= level 1 <= level 0 <= naive + padding
-        0 <= level 2 <= level 1
+        order_bound <= live_peak <= planned <= naive + padding      `_limits_of_totals`
+        live_peak <= unshared_peak                                  here
+        unshared_peak <= level 1 <= level 0 <= naive + padding      `_level_limits`
+        0 <= level 2 <= level 1                                     `_level_limits`
     """
     report, memory = plan.report, plan.report.memory
     # A setting of a plan file may have any value.

@@ -55,9 +55,10 @@ def trim_heap() -> None:
 
 
 def threshold_of_runs(run_config: Mapping[str, str]) -> int:
-    """Return the bytes from which glibc maps blocks while a session with these run entries is used.
+    """Return glibc's mmap threshold while a session is used: the bytes from which a block is a mapping of its own.
 
-    If runs release the arena, its regions need mappings of their own: freed on the heap they stay resident.
+    ``run_config`` are the entries of its run options, which are empty unless runs release the arena. If they do, the
+    regions of the arena need mappings of their own: freed on the heap they stay resident.
     """
     return LOADING_THRESHOLD if run_config else LOADED_THRESHOLD
 
@@ -67,9 +68,9 @@ def release_after_loading(run_config: Mapping[str, str]) -> Iterator[None]:
     """Give free memory back to the system after a session was created in the ``with`` statement.
 
     Packing weights and folding constants leave up to a quarter of the size of the session free.
-    ``run_config`` are the run entries of the session.
+    ``run_config`` are the entries of the session's run options.
     """
-    # The run entries only set the threshold for runs of the session, after the ``with`` statement.
+    # glibc's mmap threshold, from which a block gets a mapping of its own, is low while loading, then as runs need it.
     with map_large_blocks(threshold_afterwards=threshold_of_runs(run_config)):
         yield
     trim_heap()

@@ -35,7 +35,7 @@ RULES = (
     rule("a cache that is excluded is kept",
          "find_caches", never("match.input in excluded or match.output in excluded"), "test_an_excluded_cache_is_refused"),
     rule("who reads a cache reads what is valid",
-         "_rewrite_concat", drop("redirected output valid"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
+         "_rewrite_concat", drop("redirected concat_output valid"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
     rule("the length of a cache is a position",
          "_Rewriting._shape_of_valid_part", replace("[length]", "[self.zero]"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
     rule("a step says how many entries are valid",

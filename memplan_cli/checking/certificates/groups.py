@@ -209,7 +209,7 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         has_same_size = planned.tensors[tensor].size == output_size
         if may_overwrite and has_same_size and not is_block_output:
             group.replaceable.add(tensor)
-            group.saved_bytes = output_size.coefficient
+            group.saved_bytes = graph.sizes[output.tensor_id]
 
 
 def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
@@ -291,7 +291,8 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
     """Fuse pairs of groups of a graph, one after the other: ``into`` becomes the fused group. The graph is changed.
 
     The rule says where ``node`` can move in any order without raising the peak: to just before ``into`` (*late*) or to
-    just after ``into`` (*early*). The fused group has the step of ``into``, which needs the more bytes of the two.
+    just after ``into`` (*early*). The rule's check shows that the step of ``into`` needs the more bytes of the two. So
+    the fused group has only this step: ``need`` and ``replaceable`` of ``node`` no longer count.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -304,18 +305,19 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         group, target = graph.groups[node], graph.groups[into]
         # Tensors that one of the two groups produces and the other alone reads: users are the producer and all readers.
         inner_tensors = {name for name in group.used if graph.users[name] <= {node, into}}
-        # A step allocates ``need`` bytes, or ``saved_bytes`` less if its first output is written over a ``replaceable`` tensor.
         if rule == "late":  # ``node``, then ``into``
             _check_late_rule(graph, node, into, title)
-            target.need += graph.produced_bytes(node)  # live at the step of ``into``
+            # At the step of ``into``, the outputs of ``node`` are live too.
+            target.need += graph.produced_bytes(node)
             if target.replaceable & inner_tensors:
-                # ``into`` is the last reader of an inner tensor in any order. So its first output is always written over
-                # a tensor, and ``need`` becomes what is left.
+                # In any order ``into`` is the last reader of an inner tensor and writes its output over a tensor.
+                # So the saving is certain: it is subtracted here, and must not be subtracted again.
                 target.need -= target.saved_bytes
                 target.replaceable = set()
         else:  # "early": ``into``, then ``node``. Certificates with other rules cannot be read.
             _check_early_rule(graph, node, into, inner_tensors, title)
-            # ``into`` cannot write its output over a tensor that ``node`` reads afterwards.
+            # At the step of ``into``, the outputs of ``node`` are not live yet, so ``need`` stays. But ``into`` cannot
+            # write its output over a tensor that ``node`` reads afterwards.
             target.replaceable = target.replaceable - group.used
         _merge_groups(graph, node, into, inner_tensors)
 
@@ -353,8 +355,8 @@ def _check_early_rule(
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # The bytes of both steps in addition to those live before ``into``. If ``into`` overwrites a tensor of 3 bytes, both
-    # are 3 less, because the tensor is not live at the step of ``node``.
+    # The bytes of both steps in addition to those live before ``into``. If ``into`` overwrites a tensor, both steps
+    # have the bytes of that tensor less, so the comparison leaves it out.
     bytes_at_into = target.need
     live_after_into = graph.produced_bytes(into)
     bytes_at_node = live_after_into + group.need

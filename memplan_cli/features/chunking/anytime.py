@@ -44,7 +44,7 @@ class SearchResult:
         curve: the plans of which no other has less memory in the same time, the fastest first.
         before: the live peak without chunks.
         budget: the largest live peak that was asked for; None: as little as possible in a run that is
-        predicted to take at most `SLOWEST` times as long.
+            predicted to take at most `SLOWEST` times as long.
         bound: a lower bound of the live peak for all choices of regions, with copies if they were tried.
         ended_early: whether a limit ended a part of the search.
     """
@@ -76,7 +76,7 @@ def search(
         graph: the program without chunks.
         planned_vars: its planned vars.
         budget: the largest live peak, an int in bytes or a float as a share of the peak without chunks;
-        None: as little as possible in a run that is predicted to take at most `SLOWEST` times as long.
+            None: as little as possible in a run that is predicted to take at most `SLOWEST` times as long.
         seconds: the time after which the search ends; None: it ends after an amount of work.
     """
     before = planned_vars.live_peak(graph.program)
@@ -92,8 +92,8 @@ def search(
             programs_without_chunks.append(with_copies)
             finder.search(with_copies)
     if not finder.has_fast_plan_within_budget:
-        # A region in 4 x 2 chunks, say, may need as little memory as one in 8 chunks, and less work. So the first plan
-        # is searched for the peak of the lowest plan, or for the budget if that is larger.
+        # A region in 4 x 2 chunks, say, may need as little memory as one in 8 chunks, and less work. So the search of a
+        # program with fewer chunks has first the lowest peak as its target (or a larger budget), then lower ones.
         lowest_plan = finder.lowest_plan
         first_target = max(max_bytes or 0, lowest_plan.peak)
         for with_fewer_chunks in stages_of_fewer_chunks(lowest_plan, finder.limit):

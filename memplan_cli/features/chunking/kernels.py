@@ -134,7 +134,8 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
         columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(node.required_shape(1)[1:])  # weight [M, C / group, *kernel]
     elif split.role is Role.TILES and name == "ConvTranspose" and data_map is not None:
-        # A product with a column for each position in the input, so ranges are mapped to those of the input.
+        # A product with a column for each position in the input, so ranges are mapped to those of the input. All splits
+        # of a ConvTranspose slice the data: ``data_map`` is never None here, only its type allows it.
         length = data[data_map.axis]
         ranges = [data_map.range(chunk, length) for chunk in ranges]
         columns_per_index = prod(data[2:]) // length
@@ -143,7 +144,9 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
         columns_per_index = 1
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
-        return True  # the number of columns is the same, or a vector is multiplied without blocks (gemv)
+        # Each chunk has all columns of the product, or there is no product in blocks: a tile of a pooling is not
+        # multiplied, and a vector (MatMul of [K] and [K, N]) is multiplied without blocks.
+        return True
     columns = {(stop - start) * columns_per_index for start, stop in ranges}
     return len({_summing_block(count, summed) for count in columns}) == 1
 

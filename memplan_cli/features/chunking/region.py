@@ -421,10 +421,10 @@ def _is_convex(
     region as it is, without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
-    # Duplicated ops run in chunks, and also whole. The whole run is outside, so a path can lead through it.
+    # A duplicated op runs twice: in chunks, and once more whole, outside the region.
     only_in_chunks = in_chunks - region.duplicated
     first, last = min(in_chunks), max(in_chunks)
-    # The paths begin at all readers outside the region.
+    # Ops outside the region, at which paths begin. A duplicated op in this list is its whole run.
     stack = [*({*outside_readers, *graph.readers(joining)} - only_in_chunks)]
     visited: set[int] = set()
     while stack:
@@ -434,7 +434,7 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # From a whole run no path comes back directly: chunks read slices of a duplicated op, not its whole result.
+        # No op in chunks reads the result of a whole run: it reads slices that the duplicated op makes in chunks.
         is_whole_run = index in region.duplicated
         if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False

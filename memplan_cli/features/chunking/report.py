@@ -58,7 +58,8 @@ def _summary_line(chunks: ChunkingSummary) -> str:
         needed = format_size(chunks.curve[0].peak)
         reason = f"without chunks the model needs {needed}, which is within the budget"
     elif len(chunks.curve) > 1:
-        # There is no budget: if a budget is not met, the last program of the curve is planned, which has regions.
+        # Here there is no budget: a budget that is met ends above, and for one that is not met the last program of
+        # the curve is planned, which has regions.
         reason = "programs with chunks have a lower live peak, but need more memory in a process, or more work"
     else:
         reason = "no program with chunks was found that has a lower live peak"

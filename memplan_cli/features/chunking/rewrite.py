@@ -354,15 +354,15 @@ class _ChunkWriter:
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
         """Return a var that holds a range of a tensor along an axis; add a Slice if there is none.
 
-        ``bounds`` are the range in the whole tensor ``var``, also if the chunk has only a slice of the tensor.
+        ``bounds`` is the range, counted from the start of the whole tensor ``var``. The chunk has all of this range.
         """
         dims = list(self._graph.dims(var))
-        # A tensor that the region makes is there in this chunk's slice along ``axis``; others are there whole.
+        # A tensor from outside the region is there whole. One of the region is there as the slice of this chunk.
         whole = _SlicedVar(var, (0, dims[axis]))
         source = self._main_slices.get(var, whole)
-        if bounds != source.range and var in self._joined_slices:
-            # The joined slice has the same rows, and before them the rows that the previous chunk carried over.
-            source = self._joined_slices[var]
+        if bounds != source.range:
+            # The joined slice, if there is one, begins with rows of the previous chunk and ends with the main slice.
+            source = self._joined_slices.get(var, source)
         if bounds == source.range:
             return source.var
         key = var, axis, bounds

@@ -414,7 +414,8 @@ class Search:
                 continue
             region_bytes = trial.choices[-1].after  # of the region, which is the last choice
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            # A region that is in chunks already would get a few more in each step by useless trials.
+            # Useless trials are yielded for a new region only. A region that is in chunks already would get a few more
+            # chunks by them in each step of the search.
             if is_useful or is_new_region:
                 yield trial
             if region_bytes <= self.budget:

@@ -327,13 +327,13 @@ def _rearranged_cache(
 ) -> KeptCache | None:
     """Return the cache that a Gather reorders or a Slice shortens, which cannot be updated in place.
 
-    ``selection`` is the Gather or Slice. A Concat may extend the cache behind the selection (``concat``) or before.
-    None for a Slice of a graph input that no Concat extends: this input is no cache.
+    ``selection`` is the Gather or Slice. ``concat`` is a Concat after it that extends the cache; None if there is none.
+    The result is None if the cache is no graph input, or if a Slice shortens an input that no Concat extends.
     """
     past, _ = index.trace_back(selection.input[0])
     producer = index.producer_of(past)
     if producer is not None and producer.op_type == "Concat":
-        concat = producer
+        concat = producer  # extends the cache before the selection
         past, _ = index.trace_back(producer.input[0])
     if not index.is_input(past):
         return None
@@ -342,7 +342,7 @@ def _rearranged_cache(
         return KeptCache(past, output, reason)
     if concat is not None:
         return KeptCache(past, output, f"a {selection.op_type} drops its oldest values")
-    return None
+    return None  # an input that nothing extends is no cache
 
 
 def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> KeptCache | None:

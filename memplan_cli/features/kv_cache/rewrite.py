@@ -289,6 +289,7 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
 
         original   joined = Concat(T(past), new), present = U(joined)
         rewritten  present = TensorScatter(past, U(new)), joined = T(Slice(present, 0, length))
+                   present.valid = U(joined), read by the nodes that read present
     """
     index = edit.index
     rank = index.ranks[cache.input]
@@ -306,10 +307,10 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         valid = edit.add_node("Transpose", [valid], like=valid, perm=list(perm))
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.removed.add(cache.node)
-    edit.redirected[index.nodes[cache.node].output[0]] = valid
-    # The nodes from the Concat to ``present``, such as U, stay, and compute ``present.valid`` now.
-    if cache.after:
-        edit.rename_present(cache)
+    concat_output = index.nodes[cache.node].output[0]  # ``joined``, or ``present`` itself
+    edit.redirected[concat_output] = valid
+    if cache.after:  # nodes such as U, from ``joined`` to ``present``: they stay
+        edit.rename_present(cache)  # to ``present.valid``
 
 
 def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:

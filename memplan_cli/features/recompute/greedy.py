@@ -307,7 +307,7 @@ class GreedyChooser:
             self._gain(value, gap) / (work[value] + KERNEL_LAUNCH)
             for value, gap in self._droppable_gaps()
         )
-        return max(ratios, default=0.0)
+        return max(ratios, default=0.0)  # no gain is negative; without gaps there is no ratio
 
     def _take_best(self) -> int:
         """Take the first candidate of the heap if its ratio of gain and work is still the highest.
@@ -389,8 +389,8 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
-        An input that is in memory at the place is free. Any other is computed by one more copy, unless it costs no
-        more to keep the input in memory after its last access, or to run its next copy at the place already.
+        An input that is in memory at the place is free. Any other is held in memory for longer (after its last access,
+        or before its next one), or computed by one more copy if that costs less.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
@@ -398,25 +398,23 @@ class GreedyChooser:
         if gap is None:  # accessed at the place, and so in memory
             return _CopyInput(needed)
         last_access, next_access = gap  # the accesses before and after the place
-        one_more = _CopyInput(needed, is_copied=True, work=work)
-        cost_of_one_more = work * self.price
-        # A loss is the bytes above the budget that the input adds in a half-open range of places.
-        if next_access == _NEVER:
-            # Keep the input after its last access, up to the place, which is included.
-            start, end = last_access + 1, place + 1
-            loss = self._added_excess(start, end, size)
-            if loss > cost_of_one_more and values.can_recompute(needed):
-                return one_more
-            return _CopyInput(needed, kept_from=start, kept_until=end, loss=loss)
-        if next_access not in schedule.recomputed_at[needed]:  # kept in memory for that access
+        if next_access == _NEVER:  # hold the input after its last access, up to the place
+            held = _CopyInput(needed, kept_from=last_access + 1, kept_until=place + 1)
+        elif next_access not in schedule.recomputed_at[needed]:  # in memory until that access
             return _CopyInput(needed)
-        # The input is dropped, and has a copy at its next access. Move this copy to the place: that adds no work, but
-        # the input is in memory from the place to that access, exclusive.
-        start, end = place, next_access
-        loss = self._added_excess(start, end, size)
-        if loss > cost_of_one_more:
-            return one_more
-        return _CopyInput(needed, start, end, loss, is_copied=True, moved_from=next_access)
+        else:  # run the copy for its next access at the place already (no more work), and hold the input
+            held = _CopyInput(
+                needed,
+                kept_from=place,
+                kept_until=next_access,
+                is_copied=True,
+                moved_from=next_access,
+            )
+        loss = self._added_excess(held.kept_from, held.kept_until, size)
+        cost_of_one_more = work * self.price  # in bytes above the budget, as the loss
+        if loss > cost_of_one_more and values.can_recompute(needed):
+            return _CopyInput(needed, is_copied=True, work=work)
+        return held._replace(loss=loss)
 
     def _added_excess(self, start: Place, end: Place, size: int) -> int:
         """Return the bytes above the budget, summed over places ``start..end``, that ``size`` more bytes add."""
