@@ -13,17 +13,24 @@ import json
 import os
 import pkgutil
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from memplan_cli.runtime.workers.fork_client import Request, Server, worker_environment
+from memplan_cli.core.children import PARENT, Child
+from memplan_cli.runtime.workers.fork_client import Request, Server, using, worker_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from memplan_cli.core.results.observations import RuntimeSettings
+
+_SPINNING = "session.intra_op.allow_spinning"
 
 _NOT_IMPORTED = ("memplan_cli.integrations.", "memplan_cli.cli.pytest_plugin")
 """Modules for packages that may not be there, and one whose import of pytest takes longest."""
@@ -74,7 +81,63 @@ def run_command(out: str, limits: str, *words: str) -> None:
     for limited, most in json.loads(limits):
         resource.setrlimit(limited, (most, most))
     sys.argv = ["memplan", *words]
-    main()
+    server = _fork_server()
+    try:
+        with using(server):
+            main()
+    finally:
+        server.close()
+
+
+class _ForkedProcess:
+    """A fork of this process, with the methods of ``Popen`` that `Child` calls."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.returncode = 0
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+        self.returncode = 0
+
+
+def _fork_server() -> Server:
+    """Start the server of a command as a fork of it, which has imported all that jobs need."""
+    from memplan_cli.runtime.workers import fork_server
+
+    own_end, server_end = Pipe()
+    os.environ[PARENT] = str(os.getpid())
+    pid = os.fork()
+    if not pid:
+        own_end.close()
+        sys.argv = ["server", str(server_end.fileno())]
+        fork_server.serve()
+        os._exit(0)
+    server_end.close()
+    return Server(Child(_ForkedProcess(pid)), own_end, worker_environment())  # type: ignore[arg-type]
+
+
+def _stop_spinning() -> None:
+    """Let idle threads of sessions sleep: spinning takes most of the time of a small model."""
+    from memplan_cli.runtime.workers import session
+
+    with_settings = session.session_options
+
+    def without_spinning(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - as in the module
+        options = with_settings(settings)
+        if _SPINNING not in settings.session_config:
+            options.add_session_config_entry(_SPINNING, "0")
+        return options
+
+    session.session_options = without_spinning
 
 
 def _serve() -> None:
@@ -87,6 +150,7 @@ def _serve() -> None:
     # Nothing that is tested in a warm process goes by times, so few runs are enough of them.
     job = importlib.import_module("memplan_cli.runtime.workers.model_run")
     job._MIN_TIMED_MILLISECONDS = 10.0  # type: ignore[attr-defined]
+    _stop_spinning()
     fork_server.serve()
 
 

@@ -127,17 +127,16 @@ def test_a_result_that_cannot_be_printed_is_an_error(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("report MODEL --level 9", 2),
-        ("gate MODEL --max-memory 1B", 1),
-        ("gate MODEL --max-memory 1GB -o verdict.txt", 0),
+        ("report PLAN --level 9", 2),
+        ("gate PLAN --max-memory 1B --metric planned", 1),
+        ("gate PLAN --max-memory 1GB --metric planned -o verdict.txt", 0),
     ],
 )
 @pytest.mark.parametrize("to", ["2>/dev/full", "2>&-"])
 def test_a_closed_or_full_stderr_changes_no_exit_code(
-    words: str, expected: int, to: str, tmp_path: Path
+    words: str, expected: int, to: str, plan_file: Path, tmp_path: Path
 ) -> None:
-    model = write(tmp_path / "a.onnx", GOOD)
-    words = words.replace("MODEL", str(model)).replace("verdict", str(tmp_path / "verdict"))
+    words = words.replace("PLAN", str(plan_file)).replace("verdict", str(tmp_path / "verdict"))
     assert spawn(words, to)[0] == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -32,6 +33,7 @@ from memplan_cli.ordering import list_orders
 from memplan_cli.packing import ALLOCATORS
 from order_graphs import random_graph
 from packing_problems import problems
+from story import COMMANDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +112,13 @@ def run_in(copy: Path, *arguments: str) -> str:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return process.stdout
+
+
+def run_commands(copy: Path, *lines: str) -> list[str]:
+    """Run commands in one process with a copy of the package, and return what each prints."""
+    endings = json.loads(run_in(copy, "-c", COMMANDS, *lines))
+    assert [code for code, _, _ in endings] == [0] * len(lines), endings
+    return [stdout for _, stdout, _ in endings]
 
 
 def test_the_guide_quotes_every_example_and_nothing_else() -> None:
@@ -218,8 +227,8 @@ def test_an_operator_with_the_trait_is_written_over_its_input(tmp_path: Path) ->
     script = str(EXAMPLES / "operator_trait.py")
     assert (run_in(ROOT, script), run_in(copy, script)) == ("131072 bytes\n", "65536 bytes\n")
     onnx.save(example("operator_trait").MODEL, tmp_path / "model.onnx")
-    run_in(copy, "-m", "memplan_cli", "optimize", "model.onnx", "--no-validate")
-    assert "pass" in run_in(copy, "-m", "memplan_cli", "validate", "model.memplan.onnx")
+    lines = "optimize model.onnx --no-validate", "validate model.memplan.onnx"
+    assert "pass" in run_commands(copy, *lines)[1]
 
 
 def test_the_rewritten_model_has_the_same_outputs_and_needs_less(tmp_path: Path) -> None:
@@ -261,16 +270,14 @@ def test_the_setting_is_read_from_a_file_and_an_option_and_has_its_effect(
     tmp_path: Path, samples: Path
 ) -> None:
     copy = extended_copy(tmp_path, *SETTING_FILES)
-    model = tmp_path / "model.onnx"
-    shutil.copy(samples / "branchy_cnn.onnx", model)
-    report = ("-m", "memplan_cli", "report", str(model))
+    shutil.copy(samples / "train_mlp.onnx", tmp_path / "model.onnx")
+    (tmp_path / "two.yaml").write_text("warn_nodes: 2\n")
+    options = ("", " --warn-nodes 1000", " --warn-nodes 2", " --config two.yaml")
+    lines = (f"report model.onnx{words}" for words in options)
+    *reports, schema = run_commands(copy, *lines, "schema config")
     warning = "the model has more than 2 nodes"
-    assert warning not in run_in(copy, *report)
-    assert warning not in run_in(copy, *report, "--warn-nodes", "1000")
-    assert warning in run_in(copy, *report, "--warn-nodes", "2")
-    (tmp_path / "memplan.yaml").write_text("warn_nodes: 2\n")
-    assert warning in run_in(copy, *report)
-    assert '"warn_nodes"' in run_in(copy, "-m", "memplan_cli", "schema", "config")
+    assert [warning in text for text in reports] == [False, False, True, True]
+    assert '"warn_nodes"' in schema
 
 
 def test_the_shape_rule_makes_an_unknown_size_known(

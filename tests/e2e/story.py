@@ -42,6 +42,20 @@ SMALLER = _MODEL.replace("(mixed, x, mixed, x)", "(mixed, x)").replace(
 """Half as wide: a gain."""
 
 
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from memplan_cli.cli import main
+
+def end(line):
+    done = CliRunner().invoke(main, line.split(), catch_exceptions=False)
+    return done.exit_code, done.stdout, done.stderr
+
+print(json.dumps([end(line) for line in sys.argv[1:]]))
+"""
+"""A script that runs several commands, and prints the exit code, stdout and stderr of each as JSON."""
+
+
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(parser.parse_model(_HEAD + text), path)

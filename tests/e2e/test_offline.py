@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from story import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,9 +61,12 @@ class Offline:
             check=False,
         )
 
-    def memplan(self, line: str, before: tuple[str, ...] = ()) -> None:
-        done = self.run("-m", "memplan_cli", *line.split(), before=before)
+    def memplan(self, *lines: str, before: tuple[str, ...] = ()) -> None:
+        """Run commands, one after the other in one process."""
+        done = self.run("-c", COMMANDS, *lines, before=before)
         assert done.returncode == 0, done.stderr
+        endings = json.loads(done.stdout)
+        assert [code for code, _, _ in endings] == [0] * len(lines), endings
         assert not self.log.exists(), self.log.read_text()
 
     @property
@@ -80,23 +86,20 @@ def test_guard_itself_sees_an_attempt_and_stops_it(offline: Offline) -> None:
 
 
 def test_model_is_optimized_run_and_validated_without_the_network(offline: Offline) -> None:
-    offline.memplan("optimize model.onnx -o out.onnx")
+    offline.memplan(
+        "optimize model.onnx -o out.onnx", "validate out.onnx --original model.onnx --replay"
+    )
     assert offline.processes > 1, "the runtime's processes are guarded too"
-    offline.memplan("validate out.onnx --original model.onnx --replay")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_commands_work_without_the_network(offline: Offline) -> None:
+    offline.memplan(
         "report model.onnx --format html -o page.html",
         "gate model.onnx --max-memory 1GiB",
         "simulate model.onnx",
         "sweep model.onnx --jobs 2",
         "doctor",
-    ],
-)
-def test_command_works_without_the_network(offline: Offline, line: str) -> None:
-    offline.memplan(line)
+    )
 
 
 def test_runtime_works_where_the_system_has_no_network_at_all(offline: Offline) -> None:

@@ -35,6 +35,7 @@ def test_five_gigabytes_of_weights_are_planned_in_the_memory_of_their_graph(
     assert not (tmp_path / "out.onnx.data").exists()
 
 
+@pytest.mark.slow
 def test_a_node_takes_less_than_two_kilobytes(tmp_path: Path) -> None:
     """A node takes some 1,955 bytes. What a process takes without any node is not counted.
 
