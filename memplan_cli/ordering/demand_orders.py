@@ -115,7 +115,10 @@ class _SweepState:
         """Start a sweep in which no op has run."""
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
+        # A tensor is live up to the user that is the last in the order, which comes when ``_users_run`` is
+        # ``_users_before_last``. Then the tensor dies in a forward sweep, and becomes live in a backward one.
         if self._is_forward:
+            # Successors wait for an op, and an op awaits its predecessors.
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes
             self._users_run = [0] * len(graph.tensor_bytes)

@@ -165,11 +165,12 @@ def _is_bottleneck_worthwhile(piece: Piece, best: BestPlacement) -> bool:
     buffers = len(piece.size)
     if buffers > BOTTLENECK_BUFFERS:  # comparing all pairs would take too long
         return False
-    # In a piece of many buffers, a height far above the bound comes from too many buffers to search.
+    # In a piece of many buffers with a height far above the bound, subsets are too large to be placed at the bound.
     is_far_above_bound = best.height > (1 + BOTTLENECK_GAP) * best.bound
     if buffers > SEARCHED_BUFFERS and is_far_above_bound:
         return False
-    # Close to the bound, a small share of the work is worthwhile, and `shrink` gets all of that share.
+    # The closer the height is to the bound, the smaller is the worthwhile share of the work budget. The least share is
+    # left for the search that follows, `shrink`.
     return best.worthwhile_share > LEAST_SEARCH_SHARE
 
 

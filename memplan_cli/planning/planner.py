@@ -185,8 +185,9 @@ def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decis
 def _chunked(program: Program, context: _Context) -> Decision:
     """Compute regions in chunks, and choose the best candidate of the new program.
 
-    With recomputation, chunks reduce the peak first and recomputation the rest. In two cases the program without
-    chunks is planned too, and its best candidate is chosen if its `_rewrite_cost` is lower.
+    With recomputation, chunks reduce the peak first and recomputation the rest. The program without chunks is planned
+    too, if recomputation alone may add less work or if a runtime's arena may hold less: its best candidate is chosen
+    if its `_rewrite_cost` is lower.
     """
     settings, rewrites, runtime = context.settings, context.rewrites, context.runtime
     scope = find_scope(program, settings, context.phases(program))
@@ -202,17 +203,18 @@ def _chunked(program: Program, context: _Context) -> Decision:
     )
     if not chunking.facts.regions:
         return decision
-    # Recomputation without chunks may add less work. Tensors without chunks may fill a runtime's arena better, but
-    # arenas do not count if there is a budget (`_rewrite_cost`).
     may_add_less_work = settings.recompute == "auto"
-    may_fill_arena_better = runtime is not None and budget is None
-    if may_add_less_work or may_fill_arena_better:
+    arena_may_hold_less = (
+        runtime is not None and budget is None
+    )  # with a budget, arenas do not count
+    if may_add_less_work or arena_may_hold_less:
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
-            # With a budget, the facts say whether the program *with* chunks meets it, so none are kept.
-            facts = chunking.facts.without_regions() if budget is None else unchunked.chunked
-            return replace(unchunked, chunked=facts)
+            if budget is None:
+                return replace(unchunked, chunked=chunking.facts.without_regions())
+            # These facts say whether the program with chunks meets the budget. ``unchunked`` has none about chunks.
+            return unchunked
     # The report compares the plan with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))

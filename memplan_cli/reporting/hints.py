@@ -152,10 +152,12 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
-    """Yield the options that can make unknown sizes known: values for dims of inputs, and one that allows a run.
+    """Yield the options that can make unknown sizes known.
 
-    A size is unknown if it has symbols, such as ``batch*length``, or if it is not even known in symbols, such as
-    that of a text: then the report is *partial*.
+    - Values for dims of inputs, if a dim has no value yet or if values make a size with symbols known.
+    - The option that allows a run, if runs were not allowed and sizes are unknown that depend on data.
+
+    The report is *partial* if sizes are not even known in symbols, such as that of a text.
     """
     report = plan.report
     unbound_inputs = free_inputs(report)  # inputs with dims that the user has not bound
@@ -167,11 +169,12 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     has_dim_without_value = not input_symbols <= values.keys() or any(
         None in item.shape for item in unbound_inputs
     )
+    # Would values of dims make a size known that is, say, ``batch*length``?
     if not may_run:
         # Symbols of inputs become known by values, others by a run, which needs these values too.
         can_values_help = bool(size_symbols)
     elif report.partial:
-        # A run was allowed, and did not make all sizes known: no value of a dim does.
+        # A run was allowed, and did not make all sizes known: values of dims do not either.
         can_values_help = False
     else:
         can_values_help = not size_symbols.isdisjoint(input_symbols)

@@ -290,9 +290,11 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check the reader of a *share*: bytes of a tensor that count at the step if ``reader`` did not run before it.
+        """Check the reader of a *share*: bytes of a tensor that count at the step unless the reader ran before it.
 
-        The tensor must be live, in every order, from its producer until ``reader`` runs.
+        - ``reader`` is a group that reads the tensor: the tensor is live until this group runs.
+        - ``reader`` is the group of the step, which never runs before it: the share counts in all orders in which the
+          tensor is produced before the step. So another group must read the tensor at the step or later.
 
         Raises:
             ProofError: with the reason.
@@ -302,13 +304,12 @@ class _Step:
             tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
         )
         readers = self._readers(tensor)
-        if reader != self.group:  # a tensor is live until each of its readers has run
+        if reader != self.group:
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
             return
-        # ``self.group``, the group of the step, need not read the tensor. It suffices that some group reads the tensor
-        # at the step or later. If ``self.group`` can write its output over the tensor, another group must read it.
+        # The group of the step may read the tensor itself, unless it can write its output over the tensor.
         keepers = readers - {self.group} if tensor == self.replaced else readers
         is_live_until_step = any(map(self._runs_at_step_or_later, keepers))
         require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")

@@ -440,11 +440,9 @@ def _call_of(node: ast.expr, tree: _Tree) -> Call:
 def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     """Return the dividend and the divisor of the argument of floor or ceiling.
 
-    ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2.
-
-    `_rational` keeps a division by a number exact and floors one by dims. So a division by dims is kept whole only
-    if it is the whole argument: ``W/k + 1`` gives ``floor(W/k) + 1`` and 1. That is the right floor. The ceiling is
-    one less than that of SymPy if ``k`` does not divide ``W``, but SymPy writes ``ceiling(W/k) + 1``.
+    ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2. But ``W/k + 1`` gives ``floor(W/k) + 1`` and
+    1: as a part of the argument, a division by dims is floored (`_rational`). This would be wrong in
+    ``ceiling(W/k + 1)``, which SymPy never writes: it writes ``ceiling(W/k) + 1``.
     """
     match node:
         case ast.BinOp(left=left, op=ast.Div(), right=right):

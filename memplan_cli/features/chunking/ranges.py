@@ -210,11 +210,11 @@ def _backward_ranges(
     outputs: Mapping[VarId, Range],
     previous: _PreviousChunk | None,
 ) -> _BackwardRanges | None:
-    """Return the range that one chunk needs of each op of a region, and the part of this range that it computes.
+    """Return the range that one chunk needs of each op of a region, and the part of this range that the op computes.
 
-    They differ for a *carrying op*: it computes only the rows that the previous chunk does not have. After a chunk
-    0..18, these are 18..34 of the needed rows 14..34. An op of which no row is needed or remains is left out.
-    The result is None if the range of another op, or of what it reads, is empty.
+    A *carrying op* computes only the rows that the previous chunk does not have. After a chunk 0..18, these are 18..34
+    of the needed rows 14..34. If no rows remain, the op has no entry in ``computed``. An op of which this chunk
+    needs no rows has no entry at all. The result is None if another range is empty, of an op or of what it reads.
 
     Args:
         graph: The program.
