@@ -62,10 +62,10 @@ def best_order(
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Ordering:
-    """Return the order of a program's ops with the least `live_peak` that is found.
+    """Return the order of a program's ops with the least `live_peak` that is found, and the peak of each method.
 
     The file's order stays if no other has a lower peak. If sizes have symbols, peaks are compared with a sample
-    number in place of every symbol.
+    number in place of every symbol, and are not returned.
 
     Args:
         program: The ops in the file's order.
@@ -79,11 +79,12 @@ def best_order(
     meter = _PeakMeter(PlannedVars(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
     facts = meter.facts(program)
     budget = WorkBudget(_scaled_work(work, program), time_limit)
-    main_block = _order_nested(
+    main_block = _ordered_block(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
     searched = replace(program, body=main_block.block)
-    if any(op.bodies for op in program.body.ops):  # searched peaks may be too high for an If
+    if any(op.bodies for op in program.body.ops):
+        # The search may count bytes of an If twice (`chosen_step_bytes`), so peaks are measured.
         found = _measured_choice(program, searched, facts, meter)
     else:
         found = _Choice(main_block.search.chosen, searched, main_block.search.peaks)
@@ -180,11 +181,12 @@ def simple_orders(
 def _scheduled_programs(
     program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
-    """Yield the name of each scheduler, and the program in its order, with subgraphs ordered too."""
+    """Yield the name of each scheduler but ``file``, and the program in the scheduler's order, subgraphs too."""
     for name, scheduler in schedulers.items():
-        if name != "file":  # which gives the order that the program has
+        if name != "file":  # the program is in the order of the file already
             method = partial(_scheduled_block, scheduler)
-            yield name, replace(program, body=_order_nested(program.body, facts, method).block)
+            ordered = _ordered_block(program.body, facts, method)
+            yield name, replace(program, body=ordered.block)
 
 
 def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
@@ -225,8 +227,8 @@ class _PeakMeter:
         """Return the live peak of a program, with numbers in place of symbols."""
         vars_ = self.planned_vars
         storage = storage_of(program, vars_.sizes, vars_.pinned, vars_.aliasing)
-        # The symbolic sizes have decided which variables share a buffer. With numbers in their place, the buffers
-        # of all units of size are added up. A buffer has the id and the size of its oldest variable.
+        # `storage_of` groups buffers by unit: the symbols in their sizes, such as ``batch*seq``. With numbers in place
+        # of symbols, the buffers of all groups are added up. A buffer has the id and the size of its oldest variable.
         buffers = (buffer for group in storage.buffers_by_unit.values() for buffer in group)
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         # Without alignment the bound is the most bytes live at one tick.
@@ -263,7 +265,7 @@ class _OrderedBlock:
     search: BlockOrder
 
 
-def _order_nested(
+def _ordered_block(
     block: Block, facts: StorageFacts, method: Callable[[TaskGraph], BlockOrder]
 ) -> _OrderedBlock:
     """Order a block and all its subgraphs with one method, subgraphs first.
@@ -278,7 +280,7 @@ def _order_nested(
     least_bytes: dict[OpIndex, int] = {}  # a lower bound for all orders of its subgraphs
     for index, op in enumerate(block.ops):
         if op.bodies:
-            bodies = [_order_nested(body, facts, method) for body in op.bodies]
+            bodies = [_ordered_block(body, facts, method) for body in op.bodies]
             ordered_ops[index] = op._replace(bodies=tuple(body.block for body in bodies))
             memory_of_bodies = [body.memory for body in bodies]
             body_bounds += [memory.bound for memory in memory_of_bodies]

@@ -99,7 +99,7 @@ class _Clusters:
     Attributes:
         graph: the ops before the fusions.
         clusters: the clusters by id, the number of one of their ops. Ids ascend.
-        users: for each tensor that is not private, the clusters that access it.
+        users: for each tensor, the clusters that access it; none for a private one.
         fusions: the fusions so far, in order.
     """
 
@@ -225,7 +225,9 @@ class _Clusters:
             kept.in_place_inputs -= removed.accesses
         kept.step_bytes = step_bytes
 
-        for tensor in removed.accesses:  # private ones too: no cluster accesses them any more
+        for tensor in private:
+            self.users[tensor].clear()
+        for tensor in removed.accesses - private:
             self.users[tensor].discard(removed_id)
             self.users[tensor].add(kept_id)
         # In place: a cluster may grow by one op thousands of times.

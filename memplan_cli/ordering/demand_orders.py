@@ -230,9 +230,10 @@ class _SweepState:
 
         An output counts in addition to the inputs, although it may be written over one of them.
         """
-        live_before = self._live_bytes
-        if not self._is_forward:  # the sweep is after the op, and a run of it leads before it
-            live_before += self._added_bytes(op)
+        if self._is_forward:
+            live_before = self._live_bytes
+        else:  # a backward sweep goes from the end of the op to its start, and adds bytes on the way
+            live_before = self._live_bytes + self._added_bytes(op)
         return live_before + self._graph.step_bytes[op] <= self._parameters.limit
 
     def _run(self, op: OpIndex) -> list[OpIndex]:

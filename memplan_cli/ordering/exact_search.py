@@ -106,7 +106,9 @@ class StateSpace:
         Free ops raise neither the live bytes nor the peak. A lower peak than ``lowest_peak`` is replaced by
         ``lowest_peak``, as the search does not tell them apart.
         """
-        remaining, live = self._ops_and_caller, self._initial_bytes
+        # The mask with the bit of each op, and of the caller of the block, which never runs.
+        remaining = self._ops_and_caller
+        live = self._initial_bytes
         peak = max(lowest_peak, live)
         ready = tuple(op for op, preds in enumerate(self._preds) if not preds)
         nothing_ran = State(peak, remaining, live, ready, ran=(), parent=None)

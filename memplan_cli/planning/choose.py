@@ -120,10 +120,9 @@ def choose(
     # Whether fast heuristics pack the arenas of all candidates before layouts are searched for the best of
     # them. Levels 0 and 1 have slots instead of arenas.
     has_fast_pass = settings.level == 2 and settings.time_limit is None and allocator is None
-    search_work = 0 if has_fast_pass else DEFAULT_WORK  # 0: no search for layouts
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
-        """Allocate a candidate. A layout is searched for now unless the candidates get a fast pass first."""
+        """Allocate a candidate: in the fast pass by heuristics alone, else with a search for layouts."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
@@ -133,6 +132,7 @@ def choose(
             allocator=allocator,
             progress=progress,
         )
+        search_work = 0 if has_fast_pass else DEFAULT_WORK  # 0: heuristics alone
         allocation = allocate(needs, settings.level, search_work)
         return EvaluatedCandidate(candidate, needs, allocation, is_searched=not has_fast_pass)
 

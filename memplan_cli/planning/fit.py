@@ -185,7 +185,10 @@ class Fit:
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return one line with the memory size and the value that fits."""
+        """Return one line such as ``<Fit of 'a.onnx' in 8.00 GiB (process): batch=32, confirmed by a run>``.
+
+        In parentheses is whose bytes fit: those of the process, or of the planned tensors.
+        """
         if self.point is None:
             answer = f"not even {self.dim}=1 fits"
         else:

@@ -69,31 +69,31 @@ def parse_prototxt(text: str, source: str) -> Value:
 
 def _block(tokens: Iterator[_Token], name: _Token) -> Value:
     """Read ``{ field: value ... }`` after the name of a message, to the closing brace."""
-    token = _next(tokens, name)
+    token = _next(tokens, after=name)
     if token.kind == "colon":
-        token = _next(tokens, token)
+        token = _next(tokens, after=token)
     if token.kind != "open":
         raise invalid(token.at, f"expected {{ after {name.text}, not {token.text!r}")
     entries: list[Entry] = []
-    while (token := _next(tokens, token)).kind != "close":
+    while (token := _next(tokens, after=token)).kind != "close":
         entries.extend(_field(tokens, token))
-    return Value(_with_lists(entries), name.at, kind="table")
+    return Value(_join_repeated_fields(entries), name.at, kind="table")
 
 
 def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
     """Yield a field, one entry for each of its values: ``name: "a"`` or ``name: ["a", "b"]``."""
     if key.kind != "word":
         raise invalid(key.at, f"expected a field name, not {key.text!r}")
-    colon = _next(tokens, key)
+    colon = _next(tokens, after=key)
     if colon.kind != "colon":
         raise invalid(colon.at, f"expected : after {key.text!r}, not {colon.text!r}")
-    token = _next(tokens, colon)
+    token = _next(tokens, after=colon)
     # A list of values for another field is refused by `_value`.
     if token.text != "[" or key.text not in _REPEATED:
         yield Entry(key.text, key.at, _value(token, key))
         return
     # Commas between the values are no tokens: `_tokens` skips them like spaces.
-    while (token := _next(tokens, token)).text != "]":
+    while (token := _next(tokens, after=token)).text != "]":
         yield Entry(key.text, key.at, _value(token, key))
 
 
@@ -112,7 +112,7 @@ def _value(token: _Token, key: _Token) -> Value:
     raise invalid(token.at, f"expected a value for {key.text!r}, not {token.text!r}")
 
 
-def _with_lists(entries: list[Entry]) -> tuple[Entry, ...]:
+def _join_repeated_fields(entries: list[Entry]) -> tuple[Entry, ...]:
     """Return the fields with all values of a repeated field in one list.
 
     Other fields that occur twice stay as they are: reading the table refuses them.
@@ -120,10 +120,10 @@ def _with_lists(entries: list[Entry]) -> tuple[Entry, ...]:
     once: list[Entry] = []
     lists: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.key not in _REPEATED:
+        if entry.key in _REPEATED:
+            lists.setdefault(entry.key, []).append(entry)
+        else:
             once.append(entry)
-            continue
-        lists.setdefault(entry.key, []).append(entry)
     for key, repeated in lists.items():
         values = tuple(entry.value for entry in repeated)
         once.append(Entry(key, repeated[0].at, Value(values, repeated[0].at, kind="list")))

@@ -316,9 +316,9 @@ def _derived_values(
     elif node.op_type in _KEEPS_SIGN:
         # x + y is positive if x is and the other operand y is, too.
         yield from ((name, "sign") for name in node.output if name)
-    # In the first iteration, input i of a Loop, or of a Scan since opset 9, is input i of its body. Input 0 of a
-    # Loop, the trip count, becomes the number of the iteration, which is smaller: it is a valid index if the trip
-    # count is one.
+    # In the first iteration, input i of a Loop, or of a Scan since opset 9, is input i of its body. Input 0 differs in
+    # a Loop: the trip count, and in the body the iteration number. As the iteration number is smaller, it is a valid
+    # index if the trip count is a valid index.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin

@@ -119,7 +119,8 @@ def _declared_dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
 
 def _quote_odd_names(model: ModelProto) -> None:
     """Quote dim names of inputs that look like arithmetic (``sequence-length``), in all graphs and in place."""
-    symbols_by_text = input_symbols(model)  # by the text of each dim of an input
+    symbols_by_text = input_symbols(model)
+    # ``past+seq`` stays as it is if ``past`` and ``seq`` are dims of inputs too. Else it is one name, and quoted.
     quoted = {text: as_expression(text, symbols_by_text) for text in symbols_by_text}
     if all(text == expression for text, expression in quoted.items()):
         return

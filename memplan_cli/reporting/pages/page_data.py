@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
+from memplan_cli.core.symbolic.sizes import FIXED_UNIT
 from memplan_cli.reporting.escape import printable
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
@@ -75,12 +76,13 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
 
 def _symbol_indices(plan: Plan) -> dict[str, int]:
     """Return the index of each symbol in the page's list; none if all arenas, and so the page's map, are fixed."""
-    texts = [arena.unit for arena in plan.arenas]
-    if any(text != "1" for text in texts):
-        # The expressions of figures may contain further symbols, of inputs and outputs.
-        symbolic = plan.report.symbolic
-        texts += [symbolic[name] for name in _FIGURES if name in symbolic]
-    names = frozenset().union(*map(symbols_of, texts))
+    units = [arena.unit for arena in plan.arenas]  # ``batch*seq``, or "1" for a fixed arena
+    if all(unit == FIXED_UNIT for unit in units):
+        return {}
+    # The expressions of figures may contain further symbols, of inputs and outputs.
+    symbolic = plan.report.symbolic
+    figures = [symbolic[name] for name in _FIGURES if name in symbolic]
+    names = frozenset().union(*map(symbols_of, units + figures))
     return {name: index for index, name in enumerate(sorted(names))}
 
 

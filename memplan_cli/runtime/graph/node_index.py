@@ -89,8 +89,11 @@ def _sorted_block(
 
 
 def _with_sorted_bodies(op: Op, dumped: NodeProto, in_file: NodeProto) -> Op:
-    """Return an op with sorted bodies (`_sorted_block`). Its node is ``dumped`` in the dump, and ``in_file`` in the file."""
-    # The bodies of the op are in the order of ``dumped``, from which they were read. In the file they are found by name.
+    """Return an op with the ops in its bodies in the order of the file's nodes (`_sorted_block`).
+
+    ``dumped`` is the op's node in the dump, ``in_file`` the same node in the file.
+    """
+    # ``op.bodies`` are in the order of the subgraphs of ``dumped``. In the file, a subgraph is found by its name.
     file_graphs = dict(subgraphs(in_file))
     bodies = tuple(
         _sorted_block(body, graph.node, file_graphs[name].node)

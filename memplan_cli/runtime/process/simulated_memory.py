@@ -201,10 +201,10 @@ class PageSet:
     _bounds: list[int] = field(default_factory=list)
 
     def count(self, first: int = 0, end: int = sys.maxsize) -> int:
-        """Return how many of the pages from ``first`` up to ``end``, at least one page, are in the set."""
+        """Return how many pages of the set lie from ``first`` up to ``end``, which must be larger than ``first``."""
         start, stop = bisect_right(self._bounds, first), bisect_left(self._bounds, end)
         inside = self._bounds[start:stop]
-        # After an odd number of bounds a range has begun and not ended: the two pages cut such a range.
+        # After an odd number of bounds a range has begun and not ended: ``first`` or ``end`` cuts it.
         if start % 2:
             inside.insert(0, first)
         if stop % 2:

@@ -85,11 +85,11 @@ class WrittenModel:
 
     @property
     def may_keep_budget(self) -> bool:
-        """Whether the plan may keep live tensors within a budget, by copies of ops or by chunks.
+        """Whether the plan may have copies of ops or chunks, which keep live tensors within a budget.
 
-        Optimization would undo copies and chunks, so files with such plans are ``spoiled_by_optimization``.
+        This is judged by ``spoiled_by_optimization``, which such plans set: optimization would undo copies and chunks.
         """
-        # Files that were optimized offline are all marked as spoiled, and no budget is assumed for their plans.
+        # Files that were optimized offline have it set with any plan. No copies or chunks are assumed for them.
         return self.spoiled_by_optimization and not self.optimized_offline
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -380,16 +381,16 @@ class SessionMeter:
             return None
         if not self._after_runs:  # before the first run the profile is empty
             return total
-        # At the end of each run, the profiler's record of all runs so far. All are 0 without a profile.
-        profiles = self._resident_profile_bytes(arena_bytes)
-        peaks_and_profiles = zip(self._run_peaks, profiles, strict=True)
-        peak = max(peak - profile for peak, profile in peaks_and_profiles) - self.before.now
+        # The resident bytes of the profile after each run, which grow from run to run; 0 without a profile.
+        profile_bytes = self._resident_profile_bytes(arena_bytes)
+        peaks_without_profile = map(sub, self._run_peaks, profile_bytes)
+        highest_run = max(peaks_without_profile) - self.before.now
         return ProcessBytes(
             load=total.load,  # there was no profile yet
             # The highest size may be reached during the load. There is no profile then, and nothing to subtract.
-            run=max(peak, total.load),
+            run=max(highest_run, total.load),
             # ``total.private`` was read after the last run, and has the profile of all runs.
-            private=max(total.private - profiles[-1], 0),
+            private=max(total.private - profile_bytes[-1], 0),
             file=total.file,
             device=device,
         )

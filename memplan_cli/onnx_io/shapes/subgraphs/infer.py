@@ -62,9 +62,11 @@ def _infer_subgraphs(
 ) -> dict[str, TypeProto]:
     """Infer the subgraphs of all control-flow nodes; return the types of outputs that were unknown or wrong.
 
-    ``inferred`` is the result of ``infer`` for ``given``, so nodes have the same index in both models. The subgraphs
-    of ``inferred`` get their types in place. A Loop or Scan may declare a wrong shape for a state, which is a value
-    carried from one iteration to the next: the shape is removed from ``given``, which the caller infers again.
+    ``inferred`` is the result of ``infer`` for ``given``, so nodes have the same index in both models. Changes:
+
+    - In ``inferred``, subgraphs get their types, or a mark if they are never run.
+    - In ``given``, which the caller infers again, wrong shapes are removed from *states*: the values that a Loop
+      or Scan carries from one iteration to the next.
     """
     node_pairs = [
         (node, inferred.graph.node[index])
@@ -79,7 +81,8 @@ def _infer_subgraphs(
         wrong_states = _wrongly_declared_states(node, inferred_node, outer)
         if wrong_states or not _has_all_types(inferred_node, outer):
             results = _infer_subgraphs_of(node, inferred_node, outer)
-            # From wrong states, ONNX has inferred wrong types of outputs: all are replaced, so none is known.
+            # From wrong states, ONNX has inferred wrong types of the outputs. Such types do not count as known:
+            # they are replaced by ``results``, and not merged with ``results``.
             known_types = {} if wrong_states else outer.types
             new_types = _new_types(node.output, results, known_types)
             outer.types.update(new_types)  # for later nodes that read the outputs

@@ -252,16 +252,17 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
 
 
 def _product(values: Values, node: NodeProto) -> Value | None:
-    """ReduceProd: the product of a vector of integers; None for a tensor of another rank."""
-    value, factors = values.operand(node.input[0]), values.input_dims(node, 0)
+    """ReduceProd: the product of a vector of integers; None for other tensors, and if nothing is known."""
+    value = values.input_value(node, 0)
+    factors = values.input_dims(node, 0)  # the elements of ``value`` as dims
     if value is None or factors is None or value.array.ndim != 1:
         return None
     if value.elem_type not in INTEGERS or int_attribute(node, "noop_with_empty_axes", 0):
         return None
     # ``axes`` need not be read, as a vector has one axis.
-    array = _int64_vector([product(factors)]).array
-    keepdims = int_attribute(node, "keepdims", 1)
-    return Value(array if keepdims else array.reshape(()), value.elem_type)
+    shape = (1,) if int_attribute(node, "keepdims", 1) else ()
+    # If a factor is unknown (None), so is the one element of the result.
+    return Value(np.full(shape, product(factors), dtype=object), value.elem_type)
 
 
 def _constant(_: Values, node: NodeProto) -> Value | None:
