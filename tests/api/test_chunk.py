@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -60,7 +60,9 @@ def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> N
     recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"))
     step = make_train_step(language_model(64, 8, 256), recipe).model
     path, logits = saved(tmp_path, step), 4 * 64 * 256
-    found = api.optimize(path, Settings(chunk="auto", budget=2 * logits, loss="loss", level=1))
+    found = api.optimize(
+        path, Settings(chunk="auto", budget=2 * logits, loss="loss", order="keep")
+    )
     assert found.passed
     assert found.model is not None
     report = found.plan.report
@@ -92,7 +94,7 @@ def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
 
 
 def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path) -> None:
-    path = saved(tmp_path, transformer(length=128, layers=2))
+    path = saved(tmp_path, transformer(length=128, layers=1))
     asked = "--chunk", "auto", "--budget", "50%"
     story = json.loads(memplan("why", path, *asked, "--format", "json").stdout)
     report = json.loads(memplan("report", path, *asked, "--format", "json").stdout)
@@ -100,11 +102,15 @@ def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path)
     region = story["chunked"]["regions"][0]
     assert region["pieces"] > 1
     assert region["after"] < region["before"]
+    assert memplan("optimize", path, *asked, "--no-validate").exit_code == 0
+    plan = tmp_path / "net.memplan.json"
     for command, form in (("why", "text"), ("why", "markdown"), ("report", "html")):
-        text = memplan(command, path, *asked, "--format", form).stdout
+        text = memplan(command, plan, "--format", form).stdout
         assert "Computed in chunks" in text
         assert region["tensor"] in text
         assert "saved" in text
+    for form in ("text", "markdown", "html"):
+        assert "computed in chunks" in memplan("report", plan, "--format", form).stdout
     gone = memplan("why", path, *asked, "--tensor", region["tensor"])
     assert gone.exit_code == 2
     assert f"{region['pieces']} chunks along axis {region['axis']}" in gone.output.replace(
@@ -140,7 +146,7 @@ def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_best_effort_writes_the_smallest_plan_found(tmp_path: Path) -> None:
-    path = saved(tmp_path, transformer(length=128, layers=1))
+    path = saved(tmp_path, transformer(length=32, layers=1))
     options = "--chunk", "auto", "--budget", "1KiB", "--best-effort", "--time-limit", "1"
     done = memplan("optimize", path, *options)
     assert done.exit_code == 0, done.output
@@ -158,7 +164,7 @@ def test_best_effort_writes_the_smallest_plan_found(tmp_path: Path) -> None:
 
 
 def test_without_a_budget_memory_is_shown_against_time(tmp_path: Path) -> None:
-    path = saved(tmp_path, transformer(length=256, layers=1))
+    path = saved(tmp_path, transformer(length=128, layers=1))
     shown = memplan("report", path, "--chunk", "auto").stdout
     assert "memory against time: from" in shown
     assert "taken" in shown
@@ -331,25 +337,26 @@ def with_outputs_of_all_layers(seed: int) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("options", [{}, {"recompute": "auto"}, {"donate": True}])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [1, 2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 4, 5))]
+)
 def test_a_budget_that_chunks_meet_stays_met_whatever_is_done_besides(
-    tmp_path: Path, seed: int, options: dict[str, Any]
+    tmp_path: Path, seed: int
 ) -> None:
     model = with_outputs_of_all_layers(seed)
-    if "donate" in options:
-        options = {"donate": {"x": model.graph.output[0].name}}
     path = saved(tmp_path, model)
     for share in ("70%", "55%", "45%"):
         settings = Settings(chunk="auto", budget=share, run=False)  # type: ignore[arg-type] # as in a file
         alone = api.plan(path, settings).report
-        both = api.plan(path, replace(settings, **options)).report
         assert alone.chunked.curve
         least = min(point.peak for point in alone.chunked.curve)
-        assert both.budget_met or not alone.budget_met
         assert alone.budget_met or least > (alone.chunked.budget or 0)
-        if options.get("donate"):
-            assert both.donated.pairs
+        recomputed = api.plan(path, replace(settings, recompute="auto")).report
+        assert recomputed.budget_met or not alone.budget_met
+        donated = {"x": model.graph.output[0].name}
+        donating = api.plan(path, replace(settings, donate=donated)).report
+        assert donating.budget_met or not alone.budget_met
+        assert donating.donated.pairs
 
 
 def test_fit_refuses_chunk_and_budget(tmp_path: Path) -> None:
@@ -390,17 +397,6 @@ def test_a_dimension_without_one_value_is_refused(
     assert "--chunk auto needs one value for each dimension" in said
     assert ("--dim seq=" in said) or ("--dim batch=" in said)
     assert [each.name for each in tmp_path.iterdir()] == ["net.onnx"]
-
-
-def test_every_report_says_the_regions(tmp_path: Path) -> None:
-    path = saved(tmp_path, transformer(length=128, layers=1))
-    options = ("--chunk", "auto", "--budget", "50%")
-    told = json.loads(memplan("report", path, *options, "--format", "json").stdout)
-    assert told["chunked"]["regions"][0]["pieces"] > 1
-    for kind in ("text", "markdown", "html"):
-        assert (
-            "computed in chunks" in memplan("report", path, *options, "--format", kind).stdout
-        )
 
 
 def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:

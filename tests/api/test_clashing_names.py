@@ -81,11 +81,13 @@ def large_products() -> onnx.ModelProto:
 
 
 REWRITERS = {
-    "chunks": Rewriter(partial(transformer, 96), optimizing(chunk="auto", budget=0.5)),
+    "chunks": Rewriter(
+        partial(transformer, 96, layers=1), optimizing(chunk="auto", budget=0.5)
+    ),
     "chunks of rows": Rewriter(convolutions, optimizing(chunk="auto", budget=365_000)),
     "chunks of joined maps": Rewriter(segmentation, optimizing(chunk="auto", budget=0.4)),
     "chunks cut again": Rewriter(
-        partial(transformer, 96, layers=1), optimizing(chunk="auto", budget=66_000)
+        partial(transformer, 48, layers=1), optimizing(chunk="auto", budget=30_000)
     ),
     "recomputation": Rewriter(with_branches, optimizing(recompute="auto", budget=0.8)),
     "caches in place": Rewriter(
