@@ -49,7 +49,8 @@ def accepts_option_names(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that lets a function take the options of its command as keywords.
 
-    An option becomes a rule, a field of the check, the arguments that a flag stands for, or a setting::
+    An option becomes a rule, a field of the check, the arguments that a flag stands for, or a setting of the plan.
+    Each pair of calls is the same::
 
         gate(model, max_memory="1GiB")       gate(model, rules={"max_memory": "1GiB"})
         validate(model, rtol=0.1)            validate(model, check={"rtol": 0.1})
@@ -64,19 +65,21 @@ def accepts_option_names(
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        """Return ``function`` with names of options as further keywords."""
+        """Return ``function`` with names of options as further keywords, such as ``rtol`` for a field of ``check``."""
         function_signature = signature(function)
         parameters = tuple(function_signature.parameters)
-        names_with_effect = (*settings, *parameters)
+        names_with_effect = (*settings, *parameters)  # other names of settings are refused
         fields_of_check = (*_CHECK_OPTIONS, *check_options)
 
         def translated(*args: P.args, **keywords: P.kwargs) -> dict[str, Any]:
-            """Return the arguments of a call by parameter, with those that options stand for."""
+            """Return the arguments of a call by parameter; options become the arguments that they stand for.
+
+            After ``rtol=0.1, runs=5``, the argument ``check`` is ``{"rtol": 0.1, "runs": 5}``.
+            """
             arguments: dict[str, Any] = dict(function_signature.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
                 named = _arguments_of(keyword, value, parameters, fields_of_check, flags)
                 for name, argument in named.items():
-                    # After ``rtol=0.1, runs=5``, ``check`` is ``{"rtol": 0.1, "runs": 5}``.
                     _join_argument(arguments, name, argument)
             return arguments
 

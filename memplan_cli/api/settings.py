@@ -200,10 +200,11 @@ def _confirmed_choice(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     path, binding, usual = file.path, binding_of(bound_settings), _usual_settings(fixed)
-    # With assumed dims, a baseline runs at a second size too. Only the comparison with a rewritten graph needs that.
-    without_second_size = replace(binding, assumed=frozenset())
-    with BaselineRun(path, file.model, check, without_second_size, usual) as run:
-        # With assumed dims, `choose_settings` turns ``enable_mem_pattern`` off, because later runs may have other dims.
+    # Assumed dims are those whose values the user did not give. For them a baseline would run at a second size too,
+    # which only the comparison with a rewritten graph needs. `choose_settings` needs to know them: it turns
+    # ``enable_mem_pattern`` off, because later runs may have other dims.
+    without_assumed_dims = replace(binding, assumed=frozenset())
+    with BaselineRun(path, file.model, check, without_assumed_dims, usual) as run:
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, path, bound_settings).loaded.program

@@ -481,12 +481,15 @@ def _compare_profiles(plan: Plan) -> Iterator[Comparison]:
 def _limits(plan: Plan) -> Iterator[_Limit]:
     """Yield each number of the report that cannot be counted from the plan, and the range in which it must be.
 
-    The unshared peak is the live peak if no tensors shared bytes, and padding is the most that alignment adds::
+    The unshared peak is the live peak if no tensors shared bytes, and padding is the most that alignment adds. At the
+    *levels* 0 and 1 tensors lie in slots, at level 2 at offsets in an arena::
 
         order_bound <= live_peak <= planned <= naive + padding      `_limits_of_totals`
         live_peak <= unshared_peak                                  here
         unshared_peak <= level 1 <= level 0 <= naive + padding      `_level_limits`
         0 <= level 2 <= level 1                                     `_level_limits`
+        live_peak (level 2) <= resident <= unshared_peak + outputs  `_resident_limit`
+        0 <= donated bytes <= inputs, outputs                       here
     """
     report, memory = plan.report, plan.report.memory
     # A setting of a plan file may have any value.
@@ -506,7 +509,7 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
     unshared_peak = _unshared_peak(plan)
     yield _Limit("live_peak", lowest=0, recorded=memory.live_peak, highest=unshared_peak)
     yield from _limits_of_totals(memory, padding, "")
-    # At levels 0 and 1 a tensor and its view have a slot each. The live peak counts both, but a runtime holds the bytes once.
+    # In slots, a tensor and its view count twice in the live peak. A runtime holds their bytes once.
     least_resident = memory.live_peak if report.level == 2 else 0
     yield from _resident_limit(report, least_resident, unshared_peak)
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)

@@ -115,15 +115,15 @@ class _SweepState:
         """Start a sweep in which no op has run."""
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
-        # A tensor is live up to the user that is the last in the order, which comes when ``_users_run`` is
+        # The users of a tensor are the op that writes it, the ops that read it and, for a result, the caller of the
+        # block. The tensor is live up to the last user in the order, which comes when ``_users_run`` is
         # ``_users_before_last``. Then the tensor dies in a forward sweep, and becomes live in a backward one.
         if self._is_forward:
             # Successors wait for an op, and an op awaits its predecessors.
             self._waiting, self._awaited = graph.succs, graph.preds
             self._live_bytes = graph.initial_bytes
             self._users_run = [0] * len(graph.tensor_bytes)
-            # All other users run before the last one. ``access_counts`` counts the caller of the block too, which uses
-            # the results after all ops.
+            # All other users run before the last one. ``access_counts`` counts the caller too.
             self._users_before_last = [accesses - 1 for accesses in graph.access_counts]
         else:
             self._waiting, self._awaited = graph.preds, graph.succs

@@ -192,7 +192,7 @@ def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
     """
     sections = len(piece.loads)
     unplaced, skyline = _UnplacedBuffers(piece.start, piece.end, order), _Skyline(sections)
-    skyline.add(0, sections, level=0, left=-1)
+    skyline.add(0, sections, level=0, left=-1)  # one segment, with no segment on its left
     offsets = [0] * len(order)
     remaining = len(order)
     while remaining:

@@ -211,10 +211,10 @@ def _chunked(program: Program, context: _Context) -> Decision:
         unchunked = _best_candidate(program, in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
-            if budget is None:
-                return replace(unchunked, chunked=chunking.facts.without_regions())
-            # These facts say whether the program with chunks meets the budget. ``unchunked`` has none about chunks.
-            return unchunked
+            if budget is not None:
+                # No facts about chunks are reported: they say whether the program with chunks meets the budget.
+                return unchunked
+            return replace(unchunked, chunked=chunking.facts.without_regions())
     # The report compares the plan with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))

@@ -169,15 +169,12 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
     has_dim_without_value = not input_symbols <= values.keys() or any(
         None in item.shape for item in unbound_inputs
     )
-    # Would values of dims make a size known that is, say, ``batch*length``?
-    if not may_run:
-        # Symbols of inputs become known by values, others by a run, which needs these values too.
-        can_values_help = bool(size_symbols)
-    elif report.partial:
-        # A run was allowed, and did not make all sizes known: values of dims do not either.
-        can_values_help = False
+    if may_run:
+        # A run knows all sizes but those that no dim determines, such as that of a text: then the report is partial.
+        can_values_help = not report.partial and not size_symbols.isdisjoint(input_symbols)
     else:
-        can_values_help = not size_symbols.isdisjoint(input_symbols)
+        # Values make symbols of inputs known, and a run the others: it needs the values too.
+        can_values_help = bool(size_symbols)
     if unbound_inputs and (has_dim_without_value or can_values_help):
         yield binding_options(unbound_inputs, values)
     depends_on_data = bool(size_symbols - input_symbols)

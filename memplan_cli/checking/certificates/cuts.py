@@ -294,7 +294,8 @@ class _Step:
 
         - ``reader`` is a group that reads the tensor: the tensor is live until this group runs.
         - ``reader`` is the group of the step, which never runs before it: the share counts in all orders in which the
-          tensor is produced before the step. So another group must read the tensor at the step or later.
+          tensor is produced before the step. So a group must read the tensor at the step or later. The group of the
+          step itself does not count if it can write its output over the tensor, ``self.replaced``.
 
         Raises:
             ProofError: with the reason.
@@ -309,7 +310,6 @@ class _Step:
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
             return
-        # The group of the step may read the tensor itself, unless it can write its output over the tensor.
         keepers = readers - {self.group} if tensor == self.replaced else readers
         is_live_until_step = any(map(self._runs_at_step_or_later, keepers))
         require(is_live_until_step, f"{name} has a share for {reader}, but may have ended")

@@ -264,11 +264,10 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 
 
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
-    """Whether a chain can be in chunks together with its other readers, once its matrix product has a copy of the chain.
+    """Whether the original of a copied chain can be chunked along an axis of each op that still reads it.
 
-    A chain is the ops that compute ``chain.result``, a large input of the product. The copy is for chunks of the
-    product, which slice this input along ``product_axis``. The chain itself is for the other readers, whose chunks
-    slice the input along another axis.
+    A chain is the ops that compute ``chain.result``, a large input of a matrix product. The product, whose chunks
+    slice this input along ``product_axis``, reads the copy. Chunks of the other readers slice it along another axis.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):

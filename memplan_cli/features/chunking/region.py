@@ -419,12 +419,14 @@ def _is_convex(
     Of ``a -> b -> c``, the ops a and c alone are no region: b reads the results of all chunks, but the first
     chunk already needs the result of b for c. ``outside_readers`` are the ops outside that read results of the
     region as it is, without ``joining`` (`_outside_readers`).
+
+    An op in ``region.duplicated`` runs in chunks in the region, and once more whole outside. The path is followed
+    through the whole run. No op in chunks reads its result, so there the path does not come back.
     """
     in_chunks = {*region.splits, joining}
-    # A duplicated op runs twice: in chunks, and once more whole, outside the region.
     only_in_chunks = in_chunks - region.duplicated
     first, last = min(in_chunks), max(in_chunks)
-    # Ops outside the region, at which paths begin. A duplicated op in this list is its whole run.
+    # Runs outside the region, at which paths begin.
     stack = [*({*outside_readers, *graph.readers(joining)} - only_in_chunks)]
     visited: set[int] = set()
     while stack:
@@ -434,7 +436,6 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # No op in chunks reads the result of a whole run: it reads slices that the duplicated op makes in chunks.
         is_whole_run = index in region.duplicated
         if not is_whole_run and not readers.isdisjoint(in_chunks):
             return False

@@ -255,9 +255,9 @@ class _DonationOrder:
         self._successors = [set(after) for after in successors(predecessors(program.body))]
 
     def add_pair(self, pair: Pair) -> str:
-        """Let each other reader of a pair's input run before the writer of its output.
+        """Let an output take the memory of an input: other ops that read the input run before the output's writer.
 
-        The writer itself may read the input if it may overwrite it (`_may_overwrite`).
+        The writer itself may read the input if it may write the output over the input (`_may_overwrite`).
 
         Returns:
             Why that is impossible: then no edge is added. Empty if the pair is safe.

@@ -131,11 +131,12 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
     final = [_common(a, b) for a, b in zip(initial, outputs, strict=False)]
     rows = outputs[len(initial) :]
     axes = op.attributes.get("scan_output_axes")  # missing ones are 0; a Loop has none
-    given_axes = axes if isinstance(axes, tuple) else ()
+    given_axes = (
+        [axis for axis in axes if isinstance(axis, int)] if isinstance(axes, tuple) else []
+    )
     stacked = [
         (dtype, stacked_shape(shape, axis, None))
         for (dtype, shape), axis in zip(rows, chain(given_axes, repeat(0)), strict=False)
-        if isinstance(axis, int)
     ]
     return [*final, *stacked]
 

@@ -256,8 +256,8 @@ def _change_node_for_inference(node: NodeProto, computed: Collection[str]) -> bo
     # STFT: inference would take an omitted attribute for 0, but its default is 1.
     elif _lacks_onesided(node):
         node.attribute.add(name="onesided", type=_INT, i=1)
-    # Slice: data propagation would take an unknown start for 0. Without ends it finds no values. The type does
-    # not depend on the ends, since the starts are not constant.
+    # Slice: data propagation would take an unknown start for 0. With ends that nothing defines it finds no values. The
+    # type does not depend on the ends, since the starts are not constant.
     elif _has_computed_start(node, computed):
         node.input[_ENDS] = _UNDEFINED
     # Cast to bool: data propagation would keep the elements. An IsNaN has the same type and no values.

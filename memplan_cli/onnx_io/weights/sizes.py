@@ -31,7 +31,7 @@ TYPED_FIELDS: Mapping[str, int] = {
 _MAX_TENSOR_BYTES = 2**63 - 1
 """Sizes are 64-bit ints."""
 
-_ALWAYS_COUNTED_BYTES = 1 << 20
+_LARGEST_COUNTED_BYTES = 1 << 20
 """The values of tensors up to this size, by their dims, are always counted."""
 
 
@@ -58,15 +58,15 @@ def check_tensor(tensor: TensorProto) -> None:
         is_number = length.isdecimal() and len(length) < 20
         if is_number and int(length) != needed:
             raise _mismatch(tensor, f"{int(length)} bytes")
-    elif needed <= _ALWAYS_COUNTED_BYTES:
+    elif needed <= _LARGEST_COUNTED_BYTES:
         _check_data(tensor)
 
 
 def check_initializers(graph: GraphProto, file_bytes: int) -> None:
     """Refuse initializers that are defined twice or have no dtype, and large ones that lack data.
 
-    A tensor is large above `_ALWAYS_COUNTED_BYTES`. Comparing its data with its dims is slow, and done only if
-    the large tensors, by their dims, do not fit into the file. Smaller ones are left to `check_tensor`.
+    `check_tensor` counts the data of tensors up to `_LARGEST_COUNTED_BYTES`. That of the larger ones takes long to count.
+    It is counted here if all of them, by their dims, do not fit into the file: so some lack data.
 
     Args:
         graph: The main graph.
@@ -83,7 +83,7 @@ def check_initializers(graph: GraphProto, file_bytes: int) -> None:
         if dtype_name(tensor.data_type) == "unknown":
             raise ModelError(f"{_label(tensor)} is of type {tensor.data_type}, which is none")
         is_inside = tensor.data_location != tensor.EXTERNAL
-        if is_inside and tensor_bytes(tensor) > _ALWAYS_COUNTED_BYTES:
+        if is_inside and tensor_bytes(tensor) > _LARGEST_COUNTED_BYTES:
             large_inside.append(tensor)
     fits_into_file = sum(map(tensor_bytes, large_inside)) <= file_bytes
     if not fits_into_file:

@@ -386,6 +386,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         iteration 1: read state 0, write state 1
         iteration 2: free the condition of state 0, read state 1, write state 2
         end: allocate the outputs of the Loop, free states 1 and 2 and all scan outputs
+
+    A constant condition that the body returns needs no memory. Then the condition of state 0 is kept until the end.
     """
     (body,) = op.bodies
     recorder = frame.simulator.recorder
@@ -406,9 +408,7 @@ def _run_loop(frame: Frame, op: Op) -> None:
         # By the dims of the carried values the body finds its memory pattern.
         _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
-        # An output of the body that is one of its inputs keeps the allocation of that input, which is in ``state``. A
-        # constant output condition has no allocation. The first condition's stands for it, so that `in_use` keeps that
-        # one until the end of the Loop.
+        # For outputs that the body does not allocate: one of its inputs, or a constant condition.
         known_allocations = {body.outputs[0]: condition} | state
         results = _run_iteration(frame, op, known_allocations)
         old_state = state  # freed in the next iteration

@@ -369,10 +369,11 @@ class SessionMeter:
         reset_highest()  # the memory in which outputs were compared does not count for the next run
 
     def result(self, arena_bytes: Sequence[int] = ()) -> ProcessBytes | None:
-        """Return the bytes that the session took, without its profile; None if the system does not provide them.
+        """Return the bytes that the session took; None if the system does not provide them.
 
-        ``arena_bytes`` are the bytes of the arena after each run, by which the profile is told from the rest of the
-        heap; empty if the session makes no profile.
+        They are without the *profile*, a list of events that ONNX Runtime keeps on the heap if the session measures
+        its nodes. ``arena_bytes`` are the bytes of the arena after each run, by which the profile is told from the
+        rest of the heap; empty if the session makes no profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
