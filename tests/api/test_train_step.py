@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import onnx
 import pytest
 
 from builders import parse
@@ -17,6 +18,7 @@ from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.report import TRAIN_STEP
 from memplan_cli.features.training.train_step import Recipe
 from memplan_cli.onnx_io.load import load_model
+from perceptrons import perceptron
 
 SAMPLE = Path(__file__).parents[2] / "sample_models" / "branchy_cnn.onnx"
 RECIPE = Recipe(LossFunction("mse", "labels", ""), Optimizer("sgd"))
@@ -43,9 +45,10 @@ def test_checkpoints_run_the_rest_again(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
-    made = train_step(SAMPLE, tmp_path / "d.onnx", recipe=RECIPE, budget=1000)
+    onnx.save(perceptron(8, 64), tmp_path / "net.onnx")
+    made = train_step(tmp_path / "net.onnx", tmp_path / "d.onnx", recipe=RECIPE, budget=1000)
     assert "the budget of 1000 B cannot be met" in made.missed
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
     assert "memplan optimize" not in TRAIN_STEP["text"](made)
     assert json.loads(TRAIN_STEP["json"](made))["written"] is False
 

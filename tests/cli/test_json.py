@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,12 +81,17 @@ def out(tmp_path_factory: pytest.TempPathFactory, samples: Path) -> Path:
     return folder
 
 
-def mistakes(name: str, data: object) -> list[str]:
+@cache
+def validator(name: str) -> Draft202012Validator:
     schema = json.loads(schema_text(name))
     Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def mistakes(name: str, data: object) -> list[str]:
     return [
         f"{error.json_path}: {error.message[:200]}"
-        for error in Draft202012Validator(schema).iter_errors(data)
+        for error in validator(name).iter_errors(data)
     ]
 
 

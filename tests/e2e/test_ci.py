@@ -115,7 +115,9 @@ def test_the_action_keeps_one_comment_on_a_pull_request(
     listing = f'if [ "$2" = "--paginate" ]; then printf "{known}"; fi'
     log = logging_shim(tmp_path, "gh", listing)
     done, summary = run_action(
-        tmp_path, env, {"models": "net.onnx", "max-memory": "1KiB", "comment": "true"}
+        tmp_path,
+        env,
+        {"models": "net.onnx", "max-memory": "1KiB", "metric": "planned", "comment": "true"},
     )
     assert done.returncode == 1
     github = {"token": "none", "event.pull_request.number": "7"}

@@ -15,6 +15,7 @@ from memplan_cli import Check, Settings, optimize
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from runs import compared
+from story import memplan
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted(path.stem for path in (ROOT / "sample_models").glob("*.onnx"))
@@ -25,13 +26,6 @@ FREE = {
     "t5_small_decoder", "mobilenetv2_ts", "bert_base_dyn_ts",
 }  # fmt: skip
 """Shared models whose dims are not all numbers."""
-
-
-def memplan(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "memplan_cli", *map(str, words)],
-        capture_output=True, text=True, check=False, cwd=cwd, timeout=600,
-    )  # fmt: skip
 
 
 def checked(original: Path, written: Path) -> None:
@@ -80,35 +74,38 @@ def test_optimize_proves_and_measures_what_it_writes(name: str, tmp_path: Path) 
     assert report.runtime.provider == "CPUExecutionProvider"
 
 
-def test_the_commands_agree_with_one_another(tmp_path: Path) -> None:
+def test_the_commands_agree_with_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     source = tmp_path / "net.onnx"
     source.write_bytes((ROOT / "sample_models" / "train_mlp.onnx").read_bytes())
-    done = memplan(
-        "optimize", source, "--no-validate", "--format", "json", "--quiet", cwd=tmp_path
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = memplan("optimize", source, "--no-validate", "--format", "json", "--quiet")
+    assert (done.exit_code, done.stderr) == (0, "")
     printed = json.loads(done.stdout)
-    shown = memplan("report", "--format", "json", cwd=tmp_path)
+    shown = memplan("report", "--format", "json")
     assert json.loads(shown.stdout) == printed
     proved = memplan("validate", "net.memplan.onnx", "--provider", "cpu", "--runs", "1", "--format",
-                     "json", cwd=tmp_path)  # fmt: skip
-    assert proved.returncode == 0, proved.stderr
+                     "json")  # fmt: skip
+    assert proved.exit_code == 0, proved.stderr
     assert "passed" in proved.stdout
     json.loads(proved.stdout)
 
 
-def test_a_model_that_gives_other_outputs_fails_the_check(tmp_path: Path) -> None:
+def test_a_model_that_gives_other_outputs_fails_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     source = tmp_path / "net.onnx"
     source.write_bytes((ROOT / "sample_models" / "train_mlp.onnx").read_bytes())
-    done = memplan("optimize", source, "--no-validate", cwd=tmp_path)
-    assert done.returncode == 0
+    done = memplan("optimize", source, "--no-validate")
+    assert done.exit_code == 0
     model = onnx.load(tmp_path / "net.memplan.onnx")
     weight = next(t for t in model.graph.initializer if t.name == "lr")
     weight.CopyFrom(onnx.helper.make_tensor("lr", 1, [], [0.2]))
     onnx.save(model, tmp_path / "net.memplan.onnx")
-    proved = memplan("validate", "net.memplan.onnx", "--provider", "cpu", "--runs", "1",
-                     cwd=tmp_path)  # fmt: skip
-    assert proved.returncode == 1, proved.stdout + proved.stderr
+    proved = memplan("validate", "net.memplan.onnx", "--provider", "cpu", "--runs", "1")
+    assert proved.exit_code == 1, proved.output
     assert "new.fc" in proved.stdout
 
 
@@ -174,8 +171,7 @@ def test_a_shared_model_is_planned_at_every_level(name: str, tmp_path: Path) -> 
 def test_nearly_14000_nodes_are_planned_in_seconds(tmp_path: Path) -> None:
     source = SHARED / "train_lstm_unrolled_128x2.onnx"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = memplan("optimize", source, "--no-validate", "-o", tmp_path / "m.onnx", "--quiet",
-                   cwd=tmp_path)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ("optimize", source, "--no-validate", "-o", tmp_path / "m.onnx", "--quiet")
+    subprocess.run([sys.executable, "-m", "memplan_cli", *words], check=True, timeout=600)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 15, "of processor time; 5 s on a quiet machine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PLANS = sorted((ROOT / "tests/golden/renderers/plans").glob("*.json"))
 
 
+@cache
 def validator(name: str) -> Draft202012Validator:
     schema = json.loads(schema_text(name))
     Draft202012Validator.check_schema(schema)
