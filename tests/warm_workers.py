@@ -23,7 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.children import PARENT, Child
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.workers.fork_client import Request, Server, using, worker_environment
+from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,6 +154,9 @@ def _serve() -> None:
     job = importlib.import_module("memplan_cli.runtime.workers.model_run")
     job._MIN_TIMED_MILLISECONDS = 10.0  # type: ignore[attr-defined]
     _stop_spinning()
+    # What is read of the classes of a job is kept, so that no job has to read it.
+    spec = RunSpec(SessionSpec(Path("model.onnx")), ())
+    from_json(RunSpec, to_json(spec), "a job")
     fork_server.serve()
 
 

@@ -178,7 +178,7 @@ def test_a_time_out_names_the_limit_and_how_to_change_it(tmp_path: Path) -> None
         ("settings", model, "--measure"),
         ("simulate", model),
     ):
-        done = memplan(*words, "--timeout", "1")
+        done = memplan(*words, "--timeout", "0.2")
         assert done.exit_code == 2
-        assert "no answer within 1 s" in done.stderr
+        assert "no answer within 0.2 s" in done.stderr
         assert "--timeout 6000 allows more time" in done.stderr
