@@ -80,9 +80,9 @@ def layers(kind: str = "MatMul") -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.fixture(params=("inside", "beside"))
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "layers.onnx"
+@pytest.fixture(scope="module", params=("inside", "beside"))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "layers.onnx"
     outside = request.param == "beside"
     onnx.save(layers(), str(path), save_as_external_data=outside, size_threshold=0)
     return path
