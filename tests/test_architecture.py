@@ -385,7 +385,14 @@ LOADS: Mapping[str, frozenset[str]] = {
 Where a process is predicted, the graph that the runtime executes is read."""
 
 
-@pytest.mark.parametrize("command", LOADS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        # A comparison loads what two reports load, in twice their time.
+        pytest.param(line, marks=pytest.mark.slow) if line.startswith("diff") else line
+        for line in LOADS
+    ],
+)
 def test_a_command_loads_no_library_that_it_does_not_need(
     command: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ def _check(seeds: range, folder: Path) -> None:
     assert sum(each.packed for each in found) > len(found) // 8
 
 
-@pytest.mark.parametrize("start", range(0, 24, 12))
+@pytest.mark.parametrize("start", [0, pytest.param(12, marks=pytest.mark.slow)])
 def test_no_search_contradicts_the_plan_of_a_nested_model(start: int, tmp_path: Path) -> None:
     _check(range(start, start + 12), tmp_path)
 
