@@ -93,7 +93,7 @@ def run_command(out: str, limits: str, *words: str) -> None:
 
 
 class _ForkedProcess:
-    """A fork of this process, with the methods of ``Popen`` that `Child` calls."""
+    """A fork of this process, with the methods of ``Popen`` that `Child.end` calls."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -28,6 +28,8 @@ from story import memplan
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.settings.choices import OrderChoice
+
 HALF = Settings(chunk="auto", budget=0.5)
 
 
@@ -56,18 +58,22 @@ def test_attention_in_pieces_is_written_proved_and_replayed(tmp_path: Path) -> N
     assert "Replay of the plan in one arena filled with NaN: passed" in again.output
 
 
-def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["keep", pytest.param("auto", marks=pytest.mark.slow)])
+def test_a_training_step_has_its_logits_in_pieces_both_ways(
+    order: OrderChoice, tmp_path: Path
+) -> None:
     recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"))
     step = make_train_step(language_model(64, 8, 256), recipe).model
     path, logits = saved(tmp_path, step), 4 * 64 * 256
     found = api.optimize(
-        path, Settings(chunk="auto", budget=2 * logits, loss="loss", order="keep")
+        path, Settings(chunk="auto", budget=2 * logits, loss="loss", order=order)
     )
     assert found.passed
     assert found.model is not None
     report = found.plan.report
     assert report.validation is not None
     assert report.validation.bit_identical
+    assert (report.chosen_order == "file") == (order == "keep")
     assert {region.axis for region in report.chunked.regions} == {1, 2}
     assert report.chunked.flops_increase > sum(
         region.flops_increase for region in report.chunked.regions

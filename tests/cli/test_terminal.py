@@ -128,7 +128,7 @@ def test_a_result_that_cannot_be_printed_is_an_error(
     ("words", "expected"),
     [
         ("report PLAN --level 9", 2),
-        ("gate PLAN --max-memory 1B --metric planned", 1),
+        ("gate PLAN --max-memory 1B --metric planned -o verdict.txt", 1),
         ("gate PLAN --max-memory 1GB --metric planned -o verdict.txt", 0),
     ],
 )
@@ -137,6 +137,7 @@ def test_a_closed_or_full_stderr_changes_no_exit_code(
     words: str, expected: int, to: str, plan_file: Path, tmp_path: Path
 ) -> None:
     words = words.replace("PLAN", str(plan_file)).replace("verdict", str(tmp_path / "verdict"))
+    assert memplan(*words.split()).stderr, "nothing would be written to the closed stderr"
     assert spawn(words, to)[0] == expected
 
 

@@ -104,12 +104,11 @@ def extended_copy(folder: Path, *files: str) -> Path:
 
 
 def run_in(copy: Path, *arguments: str) -> str:
-    """Run Python with a copy of the package, and return what it prints."""
+    """Run Python with a copy of the package, and return its stdout."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     process = subprocess.run(
         [sys.executable, *arguments],
-        cwd=copy, env=environment, check=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=copy, env=environment, check=True, text=True, stdout=subprocess.PIPE,
     )  # fmt: skip
     return process.stdout
 
@@ -271,12 +270,15 @@ def test_the_setting_is_read_from_a_file_and_an_option_and_has_its_effect(
 ) -> None:
     copy = extended_copy(tmp_path, *SETTING_FILES)
     shutil.copy(samples / "train_mlp.onnx", tmp_path / "model.onnx")
-    (tmp_path / "two.yaml").write_text("warn_nodes: 2\n")
-    options = ("", " --warn-nodes 1000", " --warn-nodes 2", " --config two.yaml")
+    found = tmp_path / "found"
+    found.mkdir()
+    shutil.copy(samples / "train_mlp.onnx", found / "model.onnx")
+    (found / "memplan.yaml").write_text("warn_nodes: 2\n")
+    options = ("", " --warn-nodes 1000", " --warn-nodes 2", " --config found/memplan.yaml")
     lines = (f"report model.onnx{words}" for words in options)
-    *reports, schema = run_commands(copy, *lines, "schema config")
+    *reports, schema = run_commands(copy, *lines, "report found/model.onnx", "schema config")
     warning = "the model has more than 2 nodes"
-    assert [warning in text for text in reports] == [False, False, True, True]
+    assert [warning in text for text in reports] == [False, False, True, True, True]
     assert '"warn_nodes"' in schema
 
 
