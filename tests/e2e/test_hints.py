@@ -116,7 +116,10 @@ def test_hints_on_models_as_exporters_write_them_lead_further(
     assert not leads_nowhere(followed(model, few))
 
 
-@pytest.mark.parametrize("name", ["dynamic_batch", "nested_if_loop", "train_mlp"])
+@pytest.mark.parametrize(
+    "name",
+    ["dynamic_batch", "nested_if_loop", pytest.param("train_mlp", marks=pytest.mark.slow)],
+)
 def test_hints_on_the_samples_lead_further(
     name: str, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
