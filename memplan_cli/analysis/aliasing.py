@@ -256,8 +256,11 @@ class _Groups:
             return True
         source_group = self._members[self.root(source)]
         result_group = self._members[self.root(result)]
-        # From ``start`` on, the bytes of ``source`` are free, so that vars that start later collide with nothing.
+        # After ``start`` the bytes of ``source`` are free, and at ``start`` only results of this op begin: these vars
+        # collide with nothing.
         early_results = [var for var in result_group if self._start(var) < start]
+        if not early_results:  # nearly always
+            return True
         for early, other in product(early_results, source_group):
             # Ends are exclusive.
             overlap = self._start(early) < self._end(other) and (

@@ -162,18 +162,18 @@ class _Evidence:
         return False
 
     def outputs_to_examine(self, max_visits: int) -> Iterator[VarId]:
-        """Yield the first outputs, except scalars, with the dtype and shape of a var that may be a parameter.
+        """Yield the first outputs of several elements with the dtype and shape of a var that may be a parameter.
 
-        Their number is limited so that `is_likely_gradient` visits at most ``max_visits`` ops for all of them
+        Their number is limited so that `is_likely_gradient` visits at most ``max_visits`` ops behind all of them
         together. But the first `_MIN_EXAMINED` outputs are yielded in any case.
         """
-        # For one output `is_likely_gradient` visits each op at most once.
+        # Behind one output `is_likely_gradient` visits each op at most once.
         visits_per_output = max(len(self.dataflow.ops), 1)
         max_outputs = max(_MIN_EXAMINED, max_visits // visits_per_output)
         examinable = (
             output
             for output in self.outputs
-            # Scalars, such as metrics, show nothing. An unknown number of elements (None) counts as several.
+            # One element, as of a metric, shows nothing. An unknown number of elements (None) counts as several.
             if self.candidates_of_type(output) and elements(self.program.vars[output]) != 1
         )
         return islice(examinable, max_outputs)
@@ -211,7 +211,7 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Find the sources of each result after the forward part: the stored tensors that updates use."""
+        """Find the sources of each result of elementwise and optimizer ops after the forward part."""
         self._vars = evidence.program.vars
         self._dataflow = evidence.dataflow
         self._forward = evidence.forward

@@ -129,7 +129,7 @@ class ModelNeeds:
         return replace(need, process=self.process.highest_bytes(dims))
 
     def notes(self, point: Point | None) -> tuple[str, ...]:
-        """Return the conditions of an answer. ``point`` is None if no value fits, or if a run confirmed the value."""
+        """Return the conditions of an answer. ``point`` is None if no value fits, or if values were run."""
         observed = self.observed_plans.warnings if self.observed_plans else ()
         notes = (*self.warnings, *observed)
         if point is None or not self.growth.is_extrapolated(point.dims[self.dim]):
@@ -393,8 +393,12 @@ class ProcessPrediction:
         )
 
 
+_TRIED_VALUES = 11
+"""Powers of two, 1 to 1,024, of which the smallest with positive sizes is the first value to be predicted."""
+
+
 def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPrediction:
-    """Return the prediction of the process that runs a model, as tried at the value 1 of the dim.
+    """Return the prediction of the process that runs a model, as tried at a small value of the dim.
 
     The model is loaded, and run if data decides sizes and the settings allow runs.
 
@@ -406,18 +410,24 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.process.predict import prediction_obstacle
     from memplan_cli.runtime.run.baseline import DEFAULTS
+    from memplan_cli.runtime.simulate.trace import tensor_bytes
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
     prediction = ProcessPrediction(stored_model(path), executed, settings)
-    # The run at 1 is the shortest. A process that can be predicted at one value can be at any.
-    smallest = {dim: 1}
-    if prediction.highest_bytes(smallest) is not None:
+    # A process that can be predicted at one value can be at any. The run at the smallest value is the shortest, but
+    # some sizes may be negative there, and so unknown: those of an unpadded Conv at height 1.
+    values = [1 << exponent for exponent in range(_TRIED_VALUES)]
+    known_sizes = [
+        len(tensor_bytes(executed.program, {**settings.dims, dim: n})) for n in values
+    ]
+    tried = {dim: values[known_sizes.index(max(known_sizes))]}
+    if prediction.highest_bytes(tried) is not None:
         return prediction
     prediction_with_runs = replace(prediction, model_to_run=path)
-    if settings.run and prediction_with_runs.highest_bytes(smallest) is not None:
+    if settings.run and prediction_with_runs.highest_bytes(tried) is not None:
         return prediction_with_runs
     # A run only adds sizes. Other obstacles, such as an operator, are the same with a run and without.
-    obstacle = prediction_obstacle(prediction.graph_at(smallest), RuntimeSettings())
+    obstacle = prediction_obstacle(prediction.graph_at(tried), RuntimeSettings())
     raise UnknownSizeError(
         f"the process of {path} cannot be predicted: {obstacle}",
         hint="--of tensors uses the memory of the plan instead",

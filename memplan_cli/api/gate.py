@@ -301,7 +301,7 @@ def _new_baselines(
 
 
 def _refuse_overwriting(call: _Call, cases: Sequence[_Case]) -> None:
-    """Refuse to write a verdict or a baseline over a model, a plan, or each other."""
+    """Refuse to write a verdict over a file that is read or written, or a baseline over a model or a plan."""
     models = [case.model for case in cases]
     baselines = {case.folder_rules.baseline for case in cases}
     verdict_files = {file.option: file.path for file in call.verdict_files}

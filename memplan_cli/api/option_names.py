@@ -49,8 +49,8 @@ def accepts_option_names(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that lets a function take the options of its command as keywords.
 
-    An option becomes a rule, a field of the check, the arguments that a flag stands for, or a setting of the plan.
-    Each pair of calls is the same::
+    An option becomes a rule, a field of the check, the arguments that a flag stands for, a setting of the plan, or a
+    parameter that has another name. Each pair of calls is the same::
 
         gate(model, max_memory="1GiB")       gate(model, rules={"max_memory": "1GiB"})
         validate(model, rtol=0.1)            validate(model, check={"rtol": 0.1})

@@ -83,11 +83,14 @@ def settings(
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
-        # A file that memplan wrote contains settings. Three are kept: no optimization, ``run_config``, ``io_binding``.
+        # A file that memplan wrote contains settings. These are kept: no optimization, with it the memory pattern
+        # (`_usual_settings`), ``run_config`` and ``io_binding``.
         recorded = recorded_settings(metadata_of(file.model))
         in_file = recorded.settings if recorded else RuntimeSettings()
         fixed = recorded if in_file.is_unoptimized else None  # None: it may be optimized
-        releases_arena = bool(in_file.run_config)  # memplan records no other entry
+        releases_arena = bool(
+            in_file.run_config
+        )  # memplan records only the entry that releases the arena
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)

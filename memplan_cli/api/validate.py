@@ -268,6 +268,7 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     A dim has the number of the given inputs, or else an assumed one. With a plan, it has
 
     - the number in the plan's settings, with which given inputs must agree,
+    - or else that of the given inputs,
     - or else the number that was assumed for the plan,
     - or, if the plan has bounds for the dim, two numbers within these bounds: the models are run with both.
 

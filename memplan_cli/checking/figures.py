@@ -176,7 +176,7 @@ def _compare_original_order(planned: PlannedModel) -> Iterator[Comparison]:
     has_file_order = None if has_other_nodes else is_in_file_order(planned)
     # Donations may move nodes after the choice. Then the choice does not tell which order the nodes have.
     if has_file_order is not None and not report.donated.pairs:
-        # A search or a scheduler is chosen only for a lower peak, so its order is never that of the file.
+        # Another order is chosen only if it costs less, so it is never that of the file.
         was_chosen = report.chosen_order == "file"
         yield Comparison("whether the order of the file is chosen", was_chosen, has_file_order)
     # If sizes are unknown, the report must have None for all these numbers, whatever the order.

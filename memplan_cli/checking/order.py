@@ -178,7 +178,7 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
 
 
 def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
-    """Yield a message unless the original has, at ``entry`` (``#index``), a node of the same type with the same outputs.
+    """Yield a message unless the original has, at ``entry`` (``#index``), a node of this type with all outputs of ``node``.
 
     ``original_nodes`` are the nodes of the same block in the original, which messages call "the model's file".
     """

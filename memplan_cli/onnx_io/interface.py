@@ -189,9 +189,8 @@ def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> s
     - ``past+seq`` with the symbols ``past`` and ``seq`` is an expression, and returned as it is.
     - ``max-length`` with the symbol ``max-length`` is a name, and gets backquotes: it would be read as a difference.
     """
-    name = as_name(
-        text
-    )  # the text as one symbol; a space is added where it looks like a call: ``min (a, b)``
+    # The text as one symbol. One that looks like a call gets a space: ``min (a, b)``.
+    name = as_name(text)
     is_name = symbols_by_text[text] == {name}
     return quote_name(name) if is_name else text
 

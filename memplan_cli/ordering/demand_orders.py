@@ -238,7 +238,7 @@ class _SweepState:
 
     def _run(self, op: OpIndex) -> list[OpIndex]:
         """Run an op as the next of the sweep, and return the ops that waited for it alone."""
-        # First, because `_added_bytes` needs the users that were left before this run.
+        # First, because `_added_bytes` needs ``_users_run`` as it was before this run.
         self._live_bytes += self._added_bytes(op)
         for tensor in self._graph.accesses[op]:
             self._users_run[tensor] += 1

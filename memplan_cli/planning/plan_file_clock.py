@@ -42,15 +42,15 @@ class _OrderedNode(NamedTuple):
     def has_label(self, label: str) -> bool:
         """Return whether a label in a release, or in the peak, can mean this node.
 
-        Its entry in the plan's order may differ from its label. ``block_entries`` are the entries of all nodes.
+        Its entry in the plan's order may differ from its label. ``block_entries`` are the entries of the whole block.
 
-        ==========================================  ==========  =========
-        node 2 of the file                          label       entry
-        ==========================================  ==========  =========
-        the only node with the name ``head``        ``head``    ``head``
-        a Conv without a name                       ``Conv#2``  ``#2``
-        one of several nodes with the name ``head`` ``head``    ``#2``
-        ==========================================  ==========  =========
+        =============================  ==========  ========
+        node 2 of the file             label       entry
+        =============================  ==========  ========
+        the only one named ``head``    ``head``    ``head``
+        a Conv without a name          ``Conv#2``  ``#2``
+        one of several named ``head``  ``head``    ``#2``
+        =============================  ==========  ========
         """
         entry = self.moment.node
         if label in self.block_entries:

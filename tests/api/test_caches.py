@@ -242,23 +242,6 @@ def test_a_window_is_refused(tmp_path: Path) -> None:
     assert "a Slice drops its oldest values" in refused(tmp_path, model)
 
 
-def test_a_window_that_is_cut_before_it_grows_is_refused(tmp_path: Path) -> None:
-    model = decoder()
-    graph = model.graph
-    graph.initializer.extend(
-        helper.make_tensor(name, TensorProto.INT64, [1], [value])
-        for name, value in (("start", -4), ("end", 2**62), ("axes", 2))
-    )
-    for name in ("a0", "b0"):
-        past, recent = f"{name}_past", f"{name}_recent"
-        concat = next(n for n in graph.node if n.op_type == "Concat" and past in n.input)
-        concat.input[0] = recent
-        graph.node.insert(
-            0, helper.make_node("Slice", [past, "start", "end", "axes"], [recent])
-        )
-    assert "a Slice drops its oldest values" in refused(tmp_path, model)
-
-
 def test_a_cache_that_two_outputs_extend_is_refused(tmp_path: Path) -> None:
     model = decoder(Shape(identity=True))
     for name in ("a0", "b0"):

@@ -335,3 +335,17 @@ def test_one_dim_can_be_searched() -> None:
     )
     assert result.exit_code == 2
     assert "one dimension can be searched, not batch and seq" in result.output
+
+
+def test_the_process_is_predicted_where_small_values_make_sizes_negative(
+    tmp_path: Path,
+) -> None:
+    ones = ", ".join(["1"] * 9)
+    model = parse(f"""convolved (float[1, 1, h, 8] x) => (float[1, 1, k, 6] y)
+        <float[1, 1, 3, 3] w = {{{ones}}}> {{ c = Conv(x, w) y = Relu(c) }}""")
+    path = tmp_path / "convolved.onnx"
+    path.write_bytes(model.SerializeToString())
+    found = fit(path, "1GiB", "h")
+    assert found.of == "process"
+    assert found.point is not None
+    assert found.point.total + found.overhead <= 1 << 30

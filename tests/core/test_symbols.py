@@ -171,6 +171,8 @@ def test_expressions_have_one_canonical_form(text: str, form: str) -> None:
         ("a`b`", "a'b'"),
         ("`floor(2*a/4)`", "floor(2*a/4)"),
         ("`floor(a/0)`", "floor(a/0)"),
+        ("ceiling(W/k + V/k)", "ceiling(W/k + V/k)"),
+        ("floor((W/k + 1)/2)", "floor((W/k + 1)/2)"),
     ],
 )
 def test_what_only_looks_like_arithmetic_is_a_name(text: str, name: str) -> None:

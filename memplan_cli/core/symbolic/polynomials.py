@@ -440,13 +440,29 @@ def _call_of(node: ast.expr, tree: _Tree) -> Call:
 def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     """Return the dividend and the divisor of the argument of floor or ceiling.
 
-    ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2. But ``W/k + 1`` gives ``floor(W/k) + 1`` and
-    1: as a part of the argument, a division by dims is floored (`_rational`). This would be wrong in
-    ``ceiling(W/k + 1)``, which SymPy never writes: it writes ``ceiling(W/k) + 1``.
+    ``W/k`` gives ``W`` and ``k``, and ``W/2 + 1/2`` gives ``W + 1`` and 2.
+
+    Raises:
+        ValueError: a part of the argument is divided by dims, as in ``W/k + V/k``: `_rational` would floor each quotient.
     """
     match node:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
+            _refuse_division_by_dims(left, right)
             return _over_common_divisor(_rational(left, tree), _rational(right, tree))
+    _refuse_division_by_dims(node)
     value = _rational(node, tree)
     constant_divisor: Polynomial = {(): value.divisor}
     return value.numerator, constant_divisor
+
+
+def _refuse_division_by_dims(*nodes: ast.expr) -> None:
+    """Raise a ValueError if a part of a syntax tree, outside of calls, is divided by an expression with names."""
+    for node in nodes:
+        match node:
+            case ast.UnaryOp(operand=operand):
+                _refuse_division_by_dims(operand)
+            case ast.BinOp(left=left, op=operator, right=right):
+                divisor_parts = ast.walk(right) if isinstance(operator, ast.Div) else ()
+                if any(isinstance(part, ast.Name) for part in divisor_parts):
+                    raise ValueError(ast.dump(node))
+                _refuse_division_by_dims(left, right)

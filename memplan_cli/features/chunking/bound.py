@@ -166,7 +166,7 @@ def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
         return True  # the producer runs whole
     made_map = graph.output_map(read.producer, made.split, read.var)
     if made_map is None:
-        return True  # every chunk of the producer makes the whole tensor
+        return True  # no region has this split: chunks leave the tensor out, and the reader needs it
     inputs = graph.ops[read.reader].inputs
     # Without a split, the reader reads all its inputs whole.
     read_maps = taken.split.inputs if taken.split else (None,) * len(inputs)

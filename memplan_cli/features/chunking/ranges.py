@@ -72,7 +72,7 @@ def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
     producer = graph.dataflow.producer[var]
     axis_map = graph.output_map(producer, region.splits[producer], var)
     if axis_map is None:
-        raise ValueError(f"{var!r} is made whole by every chunk")
+        raise ValueError(f"{var!r} is left out of chunks")
     return axis_map
 
 

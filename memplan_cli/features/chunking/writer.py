@@ -52,7 +52,7 @@ class ProgramWriter:
     """
 
     def __init__(self, graph: Graph, constant_prefix: str = "chunk") -> None:
-        """Start with no ops and the vars of ``graph``; a constant ``(1, 2)`` is named ``chunk_1_2``."""
+        """Start with no ops and the vars of ``graph``. Names of constants begin with ``constant_prefix``."""
         self.graph, self._constant_prefix = graph, constant_prefix
         self.ops: list[Op] = []
         self.vars = dict(graph.program.vars)

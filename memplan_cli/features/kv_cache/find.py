@@ -232,7 +232,7 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     if _operator_key(node) in OPERATORS:
         return _operator_cache(output, source, after, index)
     if operator(node).family in _SELECTIONS:  # a Gather or Slice of a cache
-        return _rearranged_cache(output, node, None, index)
+        return _rearranged_cache(output, node, index)
     return _cache_in_subgraph(output, source, index)
 
 
@@ -243,18 +243,18 @@ def _concatenated_cache(
 
     - A `CacheMatch` if one buffer can hold the past and the graph output ``output`` (`_in_place_or_kept`). There may
       be Transposes and Casts before the Concat, and from the Concat to ``output``: ``after`` has their indices.
-    - A `KeptCache` if one buffer cannot, or if the first operand is a Gather or Slice of the past.
+    - A `KeptCache` if one buffer cannot, or if the first operand is a Gather of the past.
     - None if that operand is not from a graph input, nothing is appended, or the model is invalid.
     """
-    if len(concat.input) < 2:
-        return None  # nothing is appended
     # ``before`` are the indices of the Transposes and Casts from the past to the Concat.
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
         producer = index.producer_of(past)
         if producer is None or operator(producer).family not in _SELECTIONS:
             return None
-        return _rearranged_cache(output, producer, concat, index)
+        return _rearranged_cache(output, producer, index)
+    if len(concat.input) < 2:
+        return None  # nothing is appended
     rank, axis_values = index.ranks[past], attribute(concat, "axis")
     if len(axis_values) != 1 or not -rank <= axis_values[0] < rank:
         return None  # an invalid model
@@ -323,26 +323,26 @@ def _in_place_or_kept(cache: CacheMatch, index: GraphIndex) -> CacheMatch | Kept
 
 
 def _rearranged_cache(
-    output: str, selection: NodeProto, concat: NodeProto | None, index: GraphIndex
+    output: str, selection: NodeProto, index: GraphIndex
 ) -> KeptCache | None:
     """Return the cache that a Gather reorders or a Slice shortens, which cannot be updated in place.
 
-    ``selection`` is the Gather or Slice. ``concat`` is a Concat after it that extends the cache; None if there is none.
-    The result is None if the cache is no graph input, or if a Slice shortens an input that no Concat extends.
+    ``selection``, the Gather or Slice, reads the past or a Concat that extends the past. The result is None if the past
+    is no graph input, or if a Slice reads the past itself.
     """
     past, _ = index.trace_back(selection.input[0])
     producer = index.producer_of(past)
-    if producer is not None and producer.op_type == "Concat":
-        concat = producer  # extends the cache before the selection
+    is_extended = producer is not None and producer.op_type == "Concat"
+    if producer is not None and is_extended:
         past, _ = index.trace_back(producer.input[0])
     if not index.is_input(past):
         return None
     if operator(selection).family is Family.GATHER:
         reason = f"a {selection.op_type} reorders its rows (beams): old values move"
         return KeptCache(past, output, reason)
-    if concat is not None:
+    if is_extended:
         return KeptCache(past, output, f"a {selection.op_type} drops its oldest values")
-    return None  # an input that nothing extends is no cache
+    return None
 
 
 def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> KeptCache | None:

@@ -161,7 +161,7 @@ class _CopyWriter:
         written_copies: dict[ValueNumber, set[Place]] = {}
         # Each key is an emitted copy: the copied var, and the place from which on ops read the copy.
         for var, copy_place in self._copy_of:
-            # An op is copied whole: a copy of its output a comes with one of its output b, planned or not.
+            # A copy of an op makes all its required outputs, planned or not.
             if copy_place in self._copy_places(var):
                 written_copies.setdefault(self._values.value_of[var], set()).add(copy_place)
         return written_copies

@@ -390,7 +390,7 @@ class GreedyChooser:
         """Return how a copy that runs at ``place`` gets its input ``needed``. Changes nothing.
 
         An input that is in memory at the place is free. Any other is held in memory for longer (after its last access,
-        or before its next one), or computed by one more copy if that costs less.
+        or before its next one), or computed by one more copy if that is possible and costs less.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]

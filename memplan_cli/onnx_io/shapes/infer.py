@@ -58,7 +58,7 @@ def infer(
     used_names = names_taken(source.model)
     source.release()
     name_free_dims(light, used_names)
-    # 2. Remove declared dims of node outputs, because inference keeps what is declared. Step 5 restores most.
+    # 2. Remove declared types of node outputs, because inference keeps what is declared. Step 5 restores some.
     if bindings.untrusted:
         # Nodes contradict the types of these values. Other types may be as wrong, so all are removed.
         restorable_types = take_types(light, never_restored=bindings.untrusted)

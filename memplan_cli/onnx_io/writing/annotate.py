@@ -221,9 +221,7 @@ def _annotate_bodies(
             text = _memory_text(inner, memory_texts)
             # Notes are encoded metadata entries. Merging appends them to the entries of the message.
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
-        value_notes = ValueNotes(
-            notes, block.path
-        )  # where each value of the block lies: its placement
+        value_notes = ValueNotes(notes, block.path)  # has the placement of each value
         for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes.take_placement(value.name))  # each is taken once
         # All other values with a placement get it in the graph's value_info, some in a new entry. The encoded entries are

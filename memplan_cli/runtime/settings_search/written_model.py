@@ -198,7 +198,7 @@ class Prediction:
     def best_choice(self) -> SettingsChoice:
         """Return the settings of the least predicted memory with which runs take about the original's time.
 
-        A run without optimization is left out if it is estimated to be slower.
+        If both ways are allowed, a run without optimization is left out if it is estimated to be slower.
         """
         if self.may_run_either_way and is_slower_unoptimized(
             self._program, self.baseline.dims, self.original.executed

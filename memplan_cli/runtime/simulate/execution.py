@@ -223,7 +223,7 @@ class Frame:
         3. in its place in ``pattern``, if there is one for this size: `execute` has allocated all of the pattern;
         4. else in an allocation of its own.
         """
-        # The op lacks this optional output, or has bodies and allocated the output before they ran.
+        # The op lacks this optional output, or has bodies, and an earlier call has allocated the output for them.
         if not var or var in self.allocations:
             return
         self._set_key(var)

@@ -24,7 +24,7 @@ class UnknownBytesError(Exception):
 
 
 def bytes_of(dtype: str, shape: Shape | None, dims: Mapping[str, int]) -> int | None:
-    """Return the bytes of a tensor, or None if a dimension is unknown.
+    """Return the bytes of a tensor, or None if a dimension is unknown or these ``dims`` make it negative.
 
     Elements of a string tensor have `PROFILE.string_size` bytes, without the characters of long ones.
     """
@@ -32,7 +32,10 @@ def bytes_of(dtype: str, shape: Shape | None, dims: Mapping[str, int]) -> int | 
     size = size_of(shape, "uint8" if is_text else dtype)
     if size is None:
         return None
-    bound = size.bind(dims) if size.symbols else size
+    try:
+        bound = size.bind(dims)
+    except ValueError:  # such as ``h - 2`` for h = 1
+        return None
     return (
         None if bound.symbols else bound.coefficient * (PROFILE.string_size if is_text else 1)
     )

@@ -96,7 +96,7 @@ class Confirmation:
         """Run the model with the runtime's optimization if its outputs differ, or if it is slower than allowed.
 
         Updates ``choice``, ``run`` and ``notes``, and ``time`` if the outputs are equal. A model that is optimized
-        already, or must not be, does not run again.
+        already, or must not be, is only timed again, if it seems slower.
         """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
         if may_be_optimized and self.verdict.has_other_outputs:

@@ -61,7 +61,7 @@ def _quantized_splits(
         if weight_has_scale_per_channel and slices_weight:
             continue  # the chunk of the weight would need a chunk of its scales
         # A role decides which lengths of chunks keep the bits. Sums of integers are exact, so all do: the role is FREE.
-        # The role COLUMNS also says that a weight is sliced, which `Graph` refuses where each chunk would repeat it.
+        # But `Graph` lets a FREE split slice a weight at run time, which costs too much for COLUMNS of a matrix.
         role = Role.COLUMNS if split.role is Role.COLUMNS else Role.FREE
         reads = dict(zip(operands, split.inputs, strict=True))
         splits.append(node.split(split.extent, reads, dict(enumerate(split.outputs)), role))

@@ -2,7 +2,7 @@
 
 A `Split` names an axis of an op's iteration space. A chunk is a range of that axis. For every
 input and output an `AxisMap` gives the range of a tensor axis that belongs to a chunk; None
-means that the chunk reads or makes the whole tensor. For the rows of a MatMul ``[16, 64] x
+means that the chunk reads the whole input, or leaves the output out. For the rows of a MatMul ``[16, 64] x
 [64, 32] -> [16, 32]``:
 
     extent 16     A: AxisMap(0)   B: None     C: AxisMap(0)
@@ -84,7 +84,7 @@ class Split(NamedTuple):
     Attributes:
         extent: length of the axis that is split.
         inputs: by position; None: every chunk reads the whole input.
-        outputs: by position; None: every chunk makes the whole output.
+        outputs: by position; None: chunks leave the output out, so that it has to be unused.
         role: what the axis is to the operator.
     """
 

@@ -61,8 +61,8 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
             may_be_special = _least(dim) < (1 if copies_zero else 0)
             # n - 2 is never -1 if the input has an axis of n - 2 or, for a target (n - 2, m), m * (n - 2) elements.
             is_never_negative = dim in known_dims or has_same_count
-            # It may be 0, which copies a dim of the input. The dim here is wrong then, but does no harm: both tensors
-            # have 0 bytes.
+            # It may be 0, which copies a dim of the input. The dim here is wrong then. Input and result have 0 bytes
+            # with it, but tensors that are computed from this shape may be counted too small (docs/limits.md).
             if may_be_special and not is_never_negative:
                 dims[axis] = None
     if -1 in dims:
