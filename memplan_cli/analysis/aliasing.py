@@ -256,8 +256,8 @@ class _Groups:
             return True
         source_group = self._members[self.root(source)]
         result_group = self._members[self.root(result)]
-        # After ``start`` the bytes of ``source`` are free, and at ``start`` only results of this op begin: these vars
-        # collide with nothing.
+        # Members of the result's group that begin at ``start`` or later collide with nothing: after it, the bytes of
+        # ``source`` are free.
         early_results = [var for var in result_group if self._start(var) < start]
         if not early_results:  # nearly always
             return True

@@ -270,7 +270,7 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     - the number in the plan's settings, with which given inputs must agree,
     - or else that of the given inputs,
     - or else the number that was assumed for the plan,
-    - or, if the plan has bounds for the dim, two numbers within these bounds: the models are run with both.
+    - or else, if the plan has bounds for the dim, two numbers within these bounds: the models are run with both.
 
     Raises:
         PlanError: the plan does not contain its sizes, or its bounds are not valid.

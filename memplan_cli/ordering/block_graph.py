@@ -85,8 +85,8 @@ def storage_facts(
     may_be_views = {
         var: size for var, size in sizes.items() if var not in pinned and var not in results
     }
-    # Two rules are left out, and both variables count: an output that is written over an input, because it depends on
-    # the order, and the result of an If's branch that shares bytes with the If's output. `best_order` measures Ifs again.
+    # An output may be written over an input in some orders only, so both count. The result of an If's branch and the
+    # If's output, which share bytes, both count too: `best_order` measures Ifs again.
     only_views = Aliasing(aliasing.views, in_place={}, branches=())
     # Whether a variable is a view does not depend on live ranges, so all get the same one.
     any_range = dict.fromkeys(may_be_views, LiveRange(0, 1))

@@ -195,9 +195,9 @@ def _chunked(program: Program, context: _Context) -> Decision:
     chunking = rewrites.chunk(program, planned_vars, settings, context.source, context.tell)
     # Settings may have the budget as a share of the peak. Chunking has turned it into bytes.
     budget = chunking.facts.budget
-    in_bytes = replace(context, settings=replace(settings, budget=budget))
+    context_in_bytes = replace(context, settings=replace(settings, budget=budget))
     decision = replace(
-        _best_candidate(chunking.program, in_bytes),
+        _best_candidate(chunking.program, context_in_bytes),
         chunked=chunking.facts,
         constants=chunking.constants,
     )
@@ -208,11 +208,11 @@ def _chunked(program: Program, context: _Context) -> Decision:
         runtime is not None and budget is None
     )  # with a budget, arenas do not count
     if may_add_less_work or arena_may_hold_less:
-        unchunked = _best_candidate(program, in_bytes)
+        unchunked = _best_candidate(program, context_in_bytes)
         unchunked_cost = _rewrite_cost(unchunked, budget, runtime)
         if unchunked_cost < _rewrite_cost(decision, budget, runtime):
             if budget is not None:
-                # No facts about chunks are reported: they say whether the program with chunks meets the budget.
+                # Without ``chunking.facts``: they tell whether the program with chunks meets the budget.
                 return unchunked
             return replace(unchunked, chunked=chunking.facts.without_regions())
     # The report compares the plan with the program before chunking, in the order of the file.

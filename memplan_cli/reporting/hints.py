@@ -170,7 +170,8 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
         None in item.shape for item in unbound_inputs
     )
     if may_run:
-        # A run knows all sizes but those that no dim determines, such as that of a text: then the report is partial.
+        # A run has left only sizes unknown that no values of dims determine, such as that of a text, if the report is
+        # partial.
         can_values_help = not report.partial and not size_symbols.isdisjoint(input_symbols)
     else:
         # Values make symbols of inputs known, and a run the others: it needs the values too.

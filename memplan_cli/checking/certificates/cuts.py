@@ -290,12 +290,12 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check the reader of a *share*: bytes of a tensor that count at the step unless the reader ran before it.
+        """Check the reader of a share, of bytes that count at the step if a tensor is produced before it.
 
-        - ``reader`` is a group that reads the tensor: the tensor is live until this group runs.
-        - ``reader`` is the group of the step, which never runs before it: the share counts in all orders in which the
-          tensor is produced before the step. So a group must read the tensor at the step or later. The group of the
-          step itself does not count if it can write its output over the tensor, ``self.replaced``.
+        - If ``reader`` is a group that reads the tensor, the bytes count only in orders in which this group has not run
+          before the step. In these the tensor is live.
+        - If ``reader`` is the group of the step, the bytes always count. So a group must read the tensor at the step or
+          later: another one, or that of the step if it cannot write its output over the tensor (``self.replaced``).
 
         Raises:
             ProofError: with the reason.

@@ -349,20 +349,20 @@ def _check_early_rule(
     """Check the rule *early*: in any order ``node`` can move to just after ``into``, and the peak does not rise.
 
     ``inner_tensors`` are those that ``into`` produces for ``node`` alone. ``title`` names the fusion in errors.
+    ``need`` of a group is what its step allocates. It is ``saved_bytes`` less if the step writes over a tensor.
 
     Raises:
         ProofError: with the reason.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # The bytes of both steps in addition to those live before ``into``. A group allocates ``need`` bytes. If ``into``
-    # overwrites a tensor, both steps have the bytes of that tensor less, so the comparison leaves it out.
+    # The bytes of both steps in addition to those live before ``into``. If ``into`` writes over a tensor, both steps have
+    # the bytes of that tensor less, so the comparison leaves it out.
     bytes_at_into = target.need
     live_after_into = graph.produced_bytes(into)
     bytes_at_node = live_after_into + group.need
     if group.replaceable & inner_tensors:
-        # An inner tensor ends at ``node``, its only reader. So ``node`` always writes its first output, of
-        # ``saved_bytes``, over a tensor.
+        # An inner tensor ends at ``node``, its only reader, so that ``node`` always writes over a tensor.
         bytes_at_node -= group.saved_bytes
     require(bytes_at_node <= bytes_at_into, f"{title}: its step needs more")
     # Steps between the new and the old place of ``node`` have its outputs live in place of the inner tensors.

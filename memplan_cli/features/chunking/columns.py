@@ -266,8 +266,9 @@ def _has_conflict(graph: Graph, chain: _Chain) -> bool:
 def _original_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
     """Whether the original of a copied chain can be chunked along an axis of each op that still reads it.
 
-    A chain is the ops that compute ``chain.result``, a large input of a matrix product. The product, whose chunks
-    slice this input along ``product_axis``, reads the copy. Chunks of the other readers slice it along another axis.
+    A chain is the ops that compute ``chain.result``, a large input of a matrix product. Chunks of the product need
+    slices along ``product_axis``, which some op of the chain or another reader cannot use. So the product reads the
+    copy, and the original is for slices along another axis.
     """
     product_axis = chain.axes[chain.result]
     for reader in _consumers_of_original(graph, chain):

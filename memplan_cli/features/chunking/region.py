@@ -199,8 +199,8 @@ def boundary(
     """Return the inputs and the outputs of a region of ops. These tensors are not in chunks.
 
     Inputs are made by ops outside the region; graph inputs and weights are left out. Outputs are graph outputs,
-    or are read by ops outside. ``duplicated`` ops run twice: before the region, for readers outside, and in the
-    region in chunks, which make no outputs.
+    or are read by ops outside. Results of ``duplicated`` ops are no outputs: these ops also run before the region,
+    which makes the results for readers outside.
     """
     producer, order = graph.dataflow.producer, sorted(ops)
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
@@ -420,8 +420,8 @@ def _is_convex(
     chunk already needs the result of b for c. ``outside_readers`` are the ops outside that read results of the
     region as it is, without ``joining`` (`_outside_readers`).
 
-    An op in ``region.duplicated`` runs in chunks in the region, and once more whole outside. The path is followed
-    through the whole run. No op in chunks reads its result, so there the path does not come back.
+    An op in ``region.duplicated`` runs twice: in chunks in the region, and whole outside. On a path, it stands for the
+    run outside. Only ops outside read the result of that run.
     """
     in_chunks = {*region.splits, joining}
     only_in_chunks = in_chunks - region.duplicated
@@ -436,8 +436,8 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        is_whole_run = index in region.duplicated
-        if not is_whole_run and not readers.isdisjoint(in_chunks):
+        is_run_outside = index in region.duplicated
+        if not is_run_outside and not readers.isdisjoint(in_chunks):
             return False
         stack += readers - only_in_chunks
     return True

@@ -103,7 +103,7 @@ class Confirmation:
             self._optimize_for_equal_outputs()
         # ``passed`` is that of the current run. A model with other outputs is rejected, however fast it is.
         if self.passed:
-            self._measure_time_and_optimize_if_slower()  # optimizes only under the same two conditions
+            self._measure_time_and_optimize_if_slower()  # optimizes only if ``may_be_optimized`` is true
 
     def choose_idle_arena(self, progress: Progress) -> None:
         """Compare an arena that is kept between runs with one that is released; set ``idle``, and report the better run.
