@@ -157,11 +157,16 @@ def test_a_job_goes_with_its_server(server: Server, tmp_path: Path) -> None:
     "sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 )
 def test_a_server_and_its_job_go_with_the_parent(sent: signal.Signals, tmp_path: Path) -> None:
+    def heed_signals() -> None:
+        """Undo what a background shell and nohup do: processes ignore these signals."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     note = tmp_path / "note"
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, SERVER, str(note), "time.sleep(60)"],
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread runs here
+        preexec_fn=heed_signals,  # noqa: PLW1509 - no thread runs here
     ) as parent:
         found = processes(note)
         parent.send_signal(sent)
