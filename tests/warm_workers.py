@@ -154,7 +154,7 @@ def _serve() -> None:
     job = importlib.import_module("memplan_cli.runtime.workers.model_run")
     job._MIN_TIMED_MILLISECONDS = 10.0  # type: ignore[attr-defined]
     _stop_spinning()
-    # What is read of the classes of a job is kept, so that no job has to read it.
+    # Fill the caches of `from_json` before forking, so that no job fills them again.
     spec = RunSpec(SessionSpec(Path("model.onnx")), ())
     from_json(RunSpec, to_json(spec), "a job")
     fork_server.serve()

@@ -211,11 +211,14 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Find the sources of each result of elementwise and optimizer ops after the forward part."""
+        """Find `sources` for the results of elementwise and optimizer ops after the forward part.
+
+        The sources of a result are the stored tensors of its shape that it is computed from by such ops.
+        """
         self._vars = evidence.program.vars
         self._dataflow = evidence.dataflow
         self._forward = evidence.forward
-        # A stored scalar is a factor, such as a learning rate, unless it may be a parameter (a candidate).
+        # Without scalars that are no candidates for parameters: they are factors, such as a learning rate.
         stored = {
             name
             for name, var in self._vars.items()

@@ -393,10 +393,6 @@ class ProcessPrediction:
         )
 
 
-_TRIED_VALUES = 11
-"""Powers of two, 1 to 1,024, of which the smallest with positive sizes is the first value to be predicted."""
-
-
 def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPrediction:
     """Return the prediction of the process that runs a model, as tried at a small value of the dim.
 
@@ -410,17 +406,11 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.process.predict import prediction_obstacle
     from memplan_cli.runtime.run.baseline import DEFAULTS
-    from memplan_cli.runtime.simulate.trace import tensor_bytes
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
     prediction = ProcessPrediction(stored_model(path), executed, settings)
-    # A process that can be predicted at one value can be at any. The run at the smallest value is the shortest, but
-    # some sizes may be negative there, and so unknown: those of an unpadded Conv at height 1.
-    values = [1 << exponent for exponent in range(_TRIED_VALUES)]
-    known_sizes = [
-        len(tensor_bytes(executed.program, {**settings.dims, dim: n})) for n in values
-    ]
-    tried = {dim: values[known_sizes.index(max(known_sizes))]}
+    # A process that can be predicted at one value can be at any. The run at the smallest value is the shortest.
+    tried = {dim: _smallest_value(executed, dim, settings.dims)}
     if prediction.highest_bytes(tried) is not None:
         return prediction
     prediction_with_runs = replace(prediction, model_to_run=path)
@@ -432,3 +422,19 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
         f"the process of {path} cannot be predicted: {obstacle}",
         hint="--of tensors uses the memory of the plan instead",
     )
+
+
+def _smallest_value(executed: ExecutedGraph, dim: str, dims: Mapping[str, int]) -> int:
+    """Return the smallest power of two for ``dim`` at which no size is negative; 1,024 if smaller ones make one negative.
+
+    The height of an unpadded Conv's output is negative at height 1. ``dims`` has the numbers of the other dims.
+    """
+    from memplan_cli.runtime.simulate.trace import tensor_bytes
+
+    def known_sizes(value: int) -> int:
+        """Return how many sizes are known: a negative one is not."""
+        return len(tensor_bytes(executed.program, {**dims, dim: value}))
+
+    values = [1 << exponent for exponent in range(11)]
+    most = known_sizes(values[-1])
+    return next(value for value in values if known_sizes(value) >= most)

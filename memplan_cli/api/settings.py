@@ -88,9 +88,8 @@ def settings(
         recorded = recorded_settings(metadata_of(file.model))
         in_file = recorded.settings if recorded else RuntimeSettings()
         fixed = recorded if in_file.is_unoptimized else None  # None: it may be optimized
-        releases_arena = bool(
-            in_file.run_config
-        )  # memplan records only the entry that releases the arena
+        # memplan records only the entry that releases the arena
+        releases_arena = bool(in_file.run_config)
         if check is None:
             predicted_provider = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted_provider)

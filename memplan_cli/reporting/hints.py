@@ -170,11 +170,10 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
         None in item.shape for item in unbound_inputs
     )
     if may_run:
-        # A run has left only sizes unknown that no values of dims determine, such as that of a text, if the report is
-        # partial.
+        # If the report is partial, a run was allowed and left sizes that no dims determine, such as those of texts.
         can_values_help = not report.partial and not size_symbols.isdisjoint(input_symbols)
     else:
-        # Values make symbols of inputs known, and a run the others: it needs the values too.
+        # Values make the symbols of inputs known. A run makes the others known, and needs these values.
         can_values_help = bool(size_symbols)
     if unbound_inputs and (has_dim_without_value or can_values_help):
         yield binding_options(unbound_inputs, values)

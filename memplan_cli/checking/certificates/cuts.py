@@ -129,10 +129,10 @@ def _tensor_name(index: int, tensors: Sequence[str]) -> str:
 
 
 def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
-    """Return the groups that run before the step of ``cut.node`` in every order (True) or in no order (False).
+    """Return the groups that run before a step in every order (True) or in no order (False).
 
-    True are the direct and indirect predecessors of the group. False are the group itself, its direct and indirect
-    successors, and the block's end. The cut assumes that ``cut.before`` is a predecessor too, or ``cut.after`` a
+    The step is that of the group with the number ``cut.node``. True are the direct and indirect predecessors of this
+    group. False are the group itself, its direct and indirect successors, and the block's end. The cut assumes that ``cut.before`` is a predecessor too, or ``cut.after`` a
     successor. Groups that can run before or after the step are left out.
 
     Raises:
@@ -149,9 +149,8 @@ def _runs_before_step(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
     _close(before, lambda number: graph.groups[number].predecessors)
     _close(after, lambda number: graph.groups[number].successors)
     never_before = {*after, cut.node, BLOCK_END}  # no successor of a group is `BLOCK_END`
-    contradictions = before & never_before
-    if cut.node in after:  # not found above, because ``cut.node`` is not in ``before``
-        contradictions.add(cut.node)
+    # A group that runs before the step cannot run after it, and the group of the step runs neither before nor after.
+    contradictions = (before & after) | ({cut.node} & (before | after))
     if contradictions:
         number = min(contradictions)
         raise ProofError(f"the cut at {cut.node} has group {number} before it and after it")
@@ -290,7 +289,7 @@ class _Step:
         return uncertain_bytes
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check the reader of a share, of bytes that count at the step if a tensor is produced before it.
+        """Check the reader of a *share*: bytes of a tensor that count at the step if the tensor is produced before the step.
 
         - If ``reader`` is a group that reads the tensor, the bytes count only in orders in which this group has not run
           before the step. In these the tensor is live.

@@ -332,15 +332,15 @@ def _rearranged_cache(
     """
     past, _ = index.trace_back(selection.input[0])
     producer = index.producer_of(past)
-    is_extended = producer is not None and producer.op_type == "Concat"
-    if producer is not None and is_extended:
-        past, _ = index.trace_back(producer.input[0])
+    concat = producer if producer is not None and producer.op_type == "Concat" else None
+    if concat is not None:
+        past, _ = index.trace_back(concat.input[0])
     if not index.is_input(past):
         return None
     if operator(selection).family is Family.GATHER:
         reason = f"a {selection.op_type} reorders its rows (beams): old values move"
         return KeptCache(past, output, reason)
-    if is_extended:
+    if concat is not None:
         return KeptCache(past, output, f"a {selection.op_type} drops its oldest values")
     return None
 

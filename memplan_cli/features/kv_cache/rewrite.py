@@ -280,7 +280,7 @@ class _Rewriting(GraphEditor):
 
 
 def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
-    """Replace a Concat of past and new entries by a TensorScatter, and a Slice of the valid entries.
+    """Replace a Concat of past and new entries by two nodes: a TensorScatter, and a Slice of the valid entries.
 
         original   present = Concat(past, new), read by other nodes
         rewritten  present = TensorScatter(past, new), and these nodes read Slice(present, 0, length)
@@ -288,8 +288,10 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     ``past`` and ``present`` are the buffer, as graph input and output. With a Transpose T and its inverse U:
 
         original   joined = Concat(T(past), new), present = U(joined)
-        rewritten  present = TensorScatter(past, U(new)), joined = T(Slice(present, 0, length))
-                   present.valid = U(joined), read by the nodes that read present
+        rewritten  present = TensorScatter(past, U(new)), valid = T(Slice(present, 0, length))
+                   present.valid = U(valid), read by the nodes that read present
+
+    ``valid`` is a new value, which the nodes that read ``joined`` read.
     """
     index = edit.index
     rank = index.ranks[cache.input]
@@ -309,8 +311,9 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.removed.add(cache.node)
     concat_output = index.nodes[cache.node].output[0]  # ``joined``, or ``present`` itself
     edit.redirected[concat_output] = valid
-    if cache.after:  # nodes such as U, from ``joined`` to ``present``: they stay
-        edit.rename_present(cache)  # to ``present.valid``
+    # Nodes such as U, or an Identity, from ``joined`` to ``present`` stay. Their result becomes ``present.valid``.
+    if cache.after:
+        edit.rename_present(cache)
 
 
 def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:

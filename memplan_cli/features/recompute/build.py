@@ -111,10 +111,9 @@ class _CopyWriter:
         # The name of each copy, by the var that it is a copy of and its copy place; and name -> that var.
         self._copy_of: dict[tuple[VarId, Place], VarId] = {}
         self._original_of: dict[VarId, VarId] = {}
-        # The new program's ops so far, the values that copies of ops read, and the index of the op to add next.
-        self._ops: list[_PlacedOp] = []
-        self._reads_by_copies: set[ReadByCopy] = set()
-        self._current_place: Place = 0
+        self._ops: list[_PlacedOp] = []  # of the new program, so far
+        self._reads_by_copies: set[ReadByCopy] = set()  # the values that copies of ops read
+        self._current_place: Place = 0  # of the op to add next, in the base program
 
     def write(self) -> RecomputedProgram:
         """Return the program with copies. An instance writes only one program."""

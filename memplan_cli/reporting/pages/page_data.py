@@ -35,8 +35,8 @@ _FIGURES = ("naive", "planned", "total")
 def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     """Return the data of a plan's page, under the keys that its script reads: these, and those of `_tensor_columns`.
 
-    - ``arenas``: units, products of symbols such as ``batch*seq``, and heights in them; ``units``: the units again,
-      as `evaluable` expressions.
+    - ``arenas``: the unit of each, a product of symbols such as ``batch*seq``, and its height as a multiple of the unit.
+    - ``units``: the same units as `evaluable` expressions.
     - ``symbols``: of all expressions, none if all arenas are fixed; ``figures``: the expressions of `_FIGURES`.
     - ``coverage``: the share of the intermediates whose size is known.
     - ``ticks``: their number; ``nodes``: the label of the node at each tick.
@@ -53,8 +53,8 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     nodes = [labels.get(tick, "") for tick in range(ticks)]
     chunked_regions = regions(plan)
     symbols = _symbol_indices(plan)
-    types = [facts.type_of(node) for node in nodes]
-    type_indices = _indices(types)
+    type_at_tick = [facts.type_of(node) for node in nodes]
+    index_of_type = _indices(type_at_tick)
     return {
         "arenas": [{"unit": printable(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
@@ -63,8 +63,10 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
         "coverage": plan.report.coverage,
         "ticks": ticks,
         "nodes": [printable(node) for node in nodes],
-        "types": [printable(op_type) for op_type in type_indices],
-        "type": [type_indices[name] for name in types] if facts.has_model else [],
+        "types": [printable(op_type) for op_type in index_of_type],
+        "type": [index_of_type[op_type] for op_type in type_at_tick]
+        if facts.has_model
+        else [],
         "regions": [
             {"label": printable(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions

@@ -408,8 +408,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         # By the dims of the carried values the body finds its memory pattern.
         _set_carried_keys(frame.simulator.keys, body, carried_vars)
         carried_vars = body.outputs[1:state_count]
-        # For outputs that the body does not allocate: one of its inputs, or a constant condition. The latter's result
-        # is then the first ``condition``. What the body allocates replaces these.
+        # For outputs that the body does not allocate. An output that is an input of the body keeps the input's allocation,
+        # and a constant condition gets that of the first ``condition``.
         known_allocations = {body.outputs[0]: condition} | state
         results = _run_iteration(frame, op, known_allocations)
         old_state = state  # freed in the next iteration
