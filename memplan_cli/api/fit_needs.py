@@ -425,9 +425,10 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
 
 
 def _smallest_value(executed: ExecutedGraph, dim: str, dims: Mapping[str, int]) -> int:
-    """Return the smallest power of two for ``dim`` at which no size is negative; 1,024 if smaller ones make one negative.
+    """Return the smallest power of two for ``dim`` at which as many sizes are known as at 1,024.
 
-    The height of an unpadded Conv's output is negative at height 1. ``dims`` has the numbers of the other dims.
+    Negative sizes count as unknown: the height of an unpadded Conv's output is negative at height 1. Sizes that data
+    decides are unknown at each value. ``dims`` has the numbers of the other dims.
     """
     from memplan_cli.runtime.simulate.trace import tensor_bytes
 

@@ -291,7 +291,8 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         rewritten  present = TensorScatter(past, U(new)), valid = T(Slice(present, 0, length))
                    present.valid = U(valid), read by the nodes that read present
 
-    ``valid`` is a new value, which the nodes that read ``joined`` read.
+    ``valid`` is a new value, which the nodes that read ``joined`` read. Other nodes that read ``past`` read its valid
+    entries.
     """
     index = edit.index
     rank = index.ranks[cache.input]

@@ -105,12 +105,13 @@ class _CopyWriter:
         self._recomputed_at = {
             value: sorted(places) for value, places in enumerate(recomputed_at) if places
         }
-        # The sizes of planned vars, and all vars. A copy of a var is a new var, and is added to both.
-        self._sizes = dict(sizes)
-        self._vars = dict(values.program.vars)
-        # The name of each copy, by the var that it is a copy of and its copy place; and name -> that var.
-        self._copy_of: dict[tuple[VarId, Place], VarId] = {}
-        self._original_of: dict[VarId, VarId] = {}
+        # A copy of a var is a new var, and is added to both.
+        self._sizes = dict(sizes)  # of planned vars
+        self._vars = dict(values.program.vars)  # all
+        self._copy_of: dict[
+            tuple[VarId, Place], VarId
+        ] = {}  # var and copy place -> name of the copy
+        self._original_of: dict[VarId, VarId] = {}  # name of a copy -> var
         self._ops: list[_PlacedOp] = []  # of the new program, so far
         self._reads_by_copies: set[ReadByCopy] = set()  # the values that copies of ops read
         self._current_place: Place = 0  # of the op to add next, in the base program
